@@ -1,0 +1,207 @@
+"""`kvrelease.yaml`, `KVRELEASE_*` variables and defaults.
+
+Precedence: flags, then variables, then the file in the working directory, then defaults. The file's keys are the long
+options without their dashes, plus `production` (what users really send) and `runtime` (declared engine settings).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from pathlib import Path
+
+import msgspec
+
+from kvrelease.artifacts import JsonObject
+from kvrelease.errors import InputError, UsageError
+
+CONFIG_NAME = "kvrelease.yaml"
+MAX_CONFIG_BYTES = 1024 * 1024
+
+DEFAULT_TIMEOUT_S = 120.0
+DEFAULT_CONCURRENCY = 4
+# A dozen clean probes support 25 %, 59 support 5 %, 299 support 1 % at 95 % confidence (rule of three, exactly
+# 1 - 0.05 ** (1 / n)).
+DEFAULT_STALE_BELOW = 0.05
+
+_ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+# The deepest key, `production.body.X.Y…`, is a request's field; the bound keeps the parser's recursion off its limit.
+MAX_NESTING = 50
+
+
+class Production(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What users really send; every probe starts from it.
+
+    Attributes:
+        url: the base URL that users reach; None for the replicas' own.
+        model: model name in the users' body; None for the served one.
+        headers: sent with every probe (never logged).
+        body: fields added to every prompt's body (`temperature` and `max_tokens` of probes are set by us).
+        salt: `none`, `release` (the release's namespace) or a literal text, never empty.
+    """
+
+    url: str | None = None
+    model: str | None = None
+    headers: dict[str, str] = {}
+    body: JsonObject = {}
+    salt: str = "none"
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
+    """The content of `kvrelease.yaml`; None where the file is silent.
+
+    `--allow-flush`, `--expect-cold` and what is written where are statements about one run, and no keys.
+    """
+
+    engine_url: str | list[str] | None = None
+    engine: str | None = None
+    model: str | None = None
+    prompts: str | None = None
+    release: str | None = None
+    old_release: str | None = None
+    namespace: str | None = None
+    golden: str | None = None
+    baseline: str | None = None
+    reference: str | None = None
+    concurrency: int | None = None
+    timeout: float | None = None
+    api_key_env: str | None = None
+    header: str | list[str] | None = None
+    ledger: str | None = None
+    no_ledger: bool | None = None
+    stale_below: float | None = None
+    require_power: bool | None = None
+    probes: int | None = None
+    seed: int | None = None
+    min_hit_rate: float | None = None
+    budget: float | None = None
+    max_tokens: int | None = None
+    fail_on: str | None = None
+    jobs: int | None = None
+    production: Production = Production()
+    runtime: dict[str, str | int | float | bool] = {}
+
+
+def option_defaults(config: Config) -> dict[str, object]:
+    """The values for options by parameter name (`engine_url`), where neither flag nor variable gives one.
+
+    `KVRELEASE_HEADER` is read here and not with the other variables, which are split at spaces: a header has spaces,
+    and several stand one on a line.
+    """
+    values = {name: getattr(config, name) for name in config.__struct_fields__ if name not in ("production", "runtime")}
+    for name in ("engine_url", "header"):
+        values[name] = [values[name]] if isinstance(values[name], str) else values[name]
+    lines = os.environ.get("KVRELEASE_HEADER", "").splitlines()
+    values["header"] = [line.strip() for line in lines if line.strip()] or values["header"]
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def load_config(directory: Path) -> Config:
+    """The configuration of a working directory; all defaults where there is no `kvrelease.yaml`.
+
+    Raises:
+        UsageError: not YAML, an unknown key, or a value of the wrong type; the message names the key.
+        InputError: the file cannot be read, or is larger than `MAX_CONFIG_BYTES`.
+    """
+    path = directory / CONFIG_NAME
+    try:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise InputError(f"reading {path}: larger than {MAX_CONFIG_BYTES} bytes, which no configuration is")
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        return Config()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"reading {path}: {error}") from error
+    return parse_config(text, source=str(path))
+
+
+def parse_config(text: str, *, source: str) -> Config:
+    """The configuration in YAML text.
+
+    Raises:
+        UsageError: as `load_config`.
+    """
+    document = _parse_yaml(text, source=source)
+    if document is None:
+        return Config()
+    try:
+        return msgspec.convert(document, Config)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"reading {source}: {error}", hint=_suggestion(str(error))) from error
+
+
+def _parse_yaml(text: str, *, source: str) -> object:
+    """The plain values in YAML text: no tags, no aliases (so what it expands to is no larger than the file).
+
+    Messages name the line and never repeat what stands there, which may be a secret header.
+    """
+    import yaml  # noqa: PLC0415 - only needed where there is a file
+
+    def refused(why: str, mark: object) -> UsageError:
+        line = f" (line {mark.line + 1})" if isinstance(mark, yaml.Mark) else ""
+        return UsageError(f"reading {source}{line}: {why}")
+
+    def refuse_repeated_keys(node: yaml.Node) -> None:
+        if isinstance(node, yaml.SequenceNode):
+            for item in node.value:
+                refuse_repeated_keys(item)
+        elif isinstance(node, yaml.MappingNode):
+            seen = set()
+            for key, value in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                    raise refused(f"the key {key.value[:64]!r} stands twice", key.start_mark)
+                seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+                refuse_repeated_keys(value)
+
+    try:
+        depth = 0
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                raise refused("aliases (*name) are not read here; write the value out", event.start_mark)
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_NESTING:
+                raise refused(f"nested deeper than {MAX_NESTING} levels", event.start_mark)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if root is not None:
+            refuse_repeated_keys(root)
+        return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        raise refused(f"not YAML: {error.problem or 'malformed'}", error.problem_mark) from error
+    except yaml.YAMLError as error:
+        raise refused("not YAML: a character in it is not allowed", None) from error
+    except ValueError as error:  # `2024-13-45` looks like a date and is none
+        raise refused("a value in it cannot be read; put dates and odd numbers in quotes", None) from error
+
+
+def _suggestion(message: str) -> str:
+    where: type[Config | Production] = Production if "`$.production`" in message else Config
+    names = [field.encode_name for field in msgspec.structs.fields(where)]
+    found = re.search(r"unknown field `([^`]*)`", message)
+    close = difflib.get_close_matches(found[1], names, n=1) if found else []
+    return f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(names)}"
+
+
+def api_key(variable: str | None) -> str | None:
+    """The API key in an environment variable; None when no variable is named.
+
+    Raises:
+        UsageError: the name is no variable's name, or the variable is not set. The message never repeats what was
+            given: many keys (`hf_…`) would pass for a name.
+    """
+    if variable is None:
+        return None
+    hint = "export the key, as in OPENAI_API_KEY=…, and pass --api-key-env OPENAI_API_KEY"
+    if not _ENVIRONMENT_NAME.match(variable):
+        raise UsageError(
+            "--api-key-env takes the name of an environment variable, and was given something else (not shown here)",
+            hint=hint,
+        )
+    value = os.environ.get(variable, "").strip()
+    if not value:
+        raise UsageError(
+            "the environment variable that --api-key-env names (not shown here) is not set, or is empty", hint=hint
+        )
+    return value

@@ -1,0 +1,165 @@
+"""Everything the outside world can do to us, as a tree, and the exit codes of the program.
+
+    KvreleaseError
+    ├── UsageError            2   the command line or the configuration is wrong
+    │   ├── MissingExtra          an optional library is not installed
+    │   └── WrongModel            the engine does not serve the model that was asked for
+    ├── InputError            4   a file or a release is missing, damaged or unsupported
+    │   ├── NotFound              a path or a name leads nowhere
+    │   ├── DamagedFile           the bytes are not what the format promises
+    │   ├── UnsupportedRelease    well-formed, but nothing we may or can read
+    │   ├── PromptSetError        a prompt set is empty or malformed
+    │   └── PromptTooLong         a prompt does not fit the engine's context
+    └── ServiceError          5   an engine or a store did not answer properly
+        ├── Unreachable           no connection
+        ├── ServiceTimeout        no answer in time
+        ├── Refused               an answer that says no (401, 403, 429, 5xx …)
+        └── UnexpectedReply       an answer that is not the protocol (HTML, wrong shape)
+
+A verdict is never an exception: `fail` and `inconclusive` are results, and `cli.app.run` maps them to exit codes.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+
+
+class ExitCode(enum.IntEnum):
+    """What a process of ours ends with; constant, documented in the README."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    INCONCLUSIVE = 3
+    INPUT = 4
+    SERVICE = 5
+    INTERNAL = 70
+    INTERRUPTED = 130
+
+
+# Where several hold, the first of these wins.
+_PRECEDENCE = (
+    ExitCode.INTERNAL,
+    ExitCode.INTERRUPTED,
+    ExitCode.FAILED,
+    ExitCode.USAGE,
+    ExitCode.INPUT,
+    ExitCode.SERVICE,
+    ExitCode.INCONCLUSIVE,
+    ExitCode.OK,
+)
+
+
+def worst(codes: Iterable[ExitCode]) -> ExitCode:
+    """The one exit code of a run in which several things happened; OK when nothing did."""
+    return min(codes, key=_PRECEDENCE.index, default=ExitCode.OK)
+
+
+class KvreleaseError(Exception):
+    """A fault of the outside world, told in one paragraph.
+
+    Attributes:
+        message: what was attempted, on what, and what was found.
+        hint: what to do next; None when there is nothing better than the message.
+    """
+
+    exit_code = ExitCode.INTERNAL
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(KvreleaseError):
+    """The command line or the configuration is wrong."""
+
+    exit_code = ExitCode.USAGE
+
+
+class MissingExtra(UsageError):
+    """An optional library is needed and not installed."""
+
+    def __init__(self, *, extra: str, needed_for: str, module: str) -> None:
+        super().__init__(
+            f"{needed_for} needs the Python module {module!r}, which is not installed",
+            hint=f"pip install 'kvrelease[{extra}]'",
+        )
+
+
+class WrongModel(UsageError):
+    """The engine does not serve the model that was asked for."""
+
+
+class InputError(KvreleaseError):
+    """A file or a release is missing, damaged or unsupported."""
+
+    exit_code = ExitCode.INPUT
+
+
+class NotFound(InputError):
+    """A path or a name leads nowhere."""
+
+
+class DamagedFile(InputError):
+    """The bytes of a file are not what its format promises."""
+
+
+class UnsupportedRelease(InputError):
+    """A release is well-formed, but nothing we may or can read."""
+
+
+class PromptSetError(InputError):
+    """A prompt set is empty or malformed."""
+
+
+class PromptTooLong(InputError):
+    """A prompt does not fit the engine's context."""
+
+
+def one_of(group: ExceptionGroup[Exception]) -> Exception:
+    """The error to tell of several that ended parallel requests: ours with the worst exit code, else the first."""
+    leaves = list(_leaves(group))
+    ours = [error for error in leaves if isinstance(error, KvreleaseError)]
+    if len(ours) < len(leaves):
+        return next(error for error in leaves if not isinstance(error, KvreleaseError))
+    return min(ours, key=lambda error: _PRECEDENCE.index(error.exit_code))
+
+
+def _leaves(group: ExceptionGroup[Exception]) -> Iterator[Exception]:
+    for error in group.exceptions:
+        if isinstance(error, ExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+class ServiceError(KvreleaseError):
+    """An engine or a store did not answer properly."""
+
+    exit_code = ExitCode.SERVICE
+
+
+class Unreachable(ServiceError):
+    """No connection could be made, or it broke."""
+
+
+class ServiceTimeout(ServiceError):
+    """No answer came in time."""
+
+
+class Refused(ServiceError):
+    """The service answered, and the answer says no.
+
+    Attributes:
+        status: the HTTP status, or None where the service has none.
+    """
+
+    def __init__(self, message: str, *, status: int | None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+class UnexpectedReply(ServiceError):
+    """The service answered something that is not its protocol."""
