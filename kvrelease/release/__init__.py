@@ -1,0 +1,1 @@
+"""What a release is: read, digest, compare."""

@@ -1,0 +1,288 @@
+"""Which files and tensors an engine would load from a directory, checked before anything is hashed.
+
+The rule is that of vLLM's `hf` loader: the files that the index names, or without an index every `*.safetensors` of the
+directory itself; all tensors of a chosen file are loaded, those that the index forgot too. Where other engines choose
+otherwise, a warning says so. Source: vllm 0.32.0, vllm/model_executor/model_loader/default_loader.py
+(`_prepare_weights`) and weight_utils.py (`filter_duplicate_safetensors_files`); transformers 5.24.0, modeling_utils.py
+(`_get_resolved_checkpoint_files`).
+"""
+
+from __future__ import annotations
+
+import enum
+import fnmatch
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from kvrelease.errors import DamagedFile, NotFound, UnsupportedRelease
+from kvrelease.release.safetensors import SafetensorsFile, read_safetensors
+from kvrelease.release.small_files import read_json_object, stat_regular, translate
+
+INDEX_NAME = "model.safetensors.index.json"
+SINGLE_NAME = "model.safetensors"
+
+# Weights in forms that are not loaded beside safetensors; training state (optimizer.pt, …) is no weight.
+_OTHER_WEIGHTS = (
+    "pytorch_model*.bin",
+    "model*.bin",
+    "consolidated*.pth",
+    "*.gguf",
+    "*.pt",
+    "*.pth",
+    "*.h5",
+    "*.msgpack",
+)
+_TRAINING_STATE = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*")
+_SHARD_NUMBER = re.compile(r"(.*)-(\d+)-of-(\d+)\.safetensors\Z")
+# As many names as fit a paragraph; the number of the rest is told.
+_NAMES_SHOWN = 5
+
+
+class FileRole(enum.StrEnum):
+    """What a file of a release is for."""
+
+    WEIGHTS = "weights"
+    INDEX = "index"
+    CONFIG = "config"
+    TOKENIZER = "tokenizer"
+    TEMPLATE = "template"
+    GENERATION = "generation"
+    CODE = "code"
+    EXTRA = "extra"
+
+
+class ReleaseFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of a release.
+
+    Attributes:
+        path: relative to the release's directory.
+        bytes: size.
+        role: what it is for; `extra` is weights that are not loaded.
+    """
+
+    path: str
+    bytes: int
+    role: FileRole
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What would be loaded.
+
+    Attributes:
+        directory: where configuration and tokenizer lie.
+        files: chosen weight files, headers sound; a tensor name may occur in two of them.
+        other_files: the index, and weight files that are not loaded.
+        warnings: where engines disagree, or where something is left over.
+    """
+
+    directory: Path
+    files: tuple[SafetensorsFile, ...]
+    other_files: tuple[ReleaseFile, ...]
+    warnings: tuple[str, ...]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for a message: quoted, so that control characters show, and cut after a handful."""
+    shown = ", ".join(repr(name) for name in names[:_NAMES_SHOWN])
+    return shown if len(names) <= _NAMES_SHOWN else f"{shown} and {len(names) - _NAMES_SHOWN} more"
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """What an engine would load from a model directory, or from one `.safetensors` file.
+
+    Raises:
+        NotFound: no such path, no weights in it, or shards that are absent.
+        DamagedFile: a file that is not what it claims, or an index that contradicts the shards.
+        UnsupportedRelease: only pickles or GGUF files, an adapter without its base, or one shard of several.
+    """
+    if path.is_dir():
+        return _read_directory(path)
+    stat_regular(path)
+    index = path.parent / INDEX_NAME
+    numbered = _SHARD_NUMBER.match(path.name)
+    if numbered and int(numbered[3]) > 1:
+        raise UnsupportedRelease(
+            f"reading {path}: it is one shard of {int(numbered[3])}, not a release", hint=f"give {path.parent} instead"
+        )
+    warnings = []
+    if index.is_file():
+        warnings.append(
+            f"beside {path.name!r} lies {INDEX_NAME}, which engines would follow; only the named file is read"
+        )
+    return Checkpoint(directory=path.parent, files=(read_safetensors(path),), other_files=(), warnings=tuple(warnings))
+
+
+def _read_directory(directory: Path) -> Checkpoint:
+    names = _file_names(directory)
+    if INDEX_NAME in names:
+        return _read_indexed(directory, names)
+    safetensors = [name for name in names if name.endswith(".safetensors")]
+    consolidated = [name for name in safetensors if name.startswith("consolidated")]
+    adapters = [name for name in safetensors if name.startswith("adapter_model")]
+    chosen = [name for name in safetensors if name not in adapters and name not in consolidated] or consolidated
+    if not chosen:
+        raise _nothing_to_load(directory, names, adapters)
+    _check_shard_numbers(directory, chosen)
+    warnings = []
+    if len(chosen) > 1:
+        warnings.append(
+            f"there is no {INDEX_NAME}, so all {len(chosen)} safetensors files are read, as vLLM does: {listed(chosen)}"
+            f"; transformers would load only {SINGLE_NAME}, if it is there"
+        )
+    files = tuple(read_safetensors(directory / name) for name in chosen)
+    extra, notes = _extras(directory, names, chosen)
+    return Checkpoint(directory=directory, files=files, other_files=extra, warnings=(*warnings, *notes))
+
+
+def _file_names(directory: Path) -> list[str]:
+    """Names of the entries that are no directories, sorted."""
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries if not entry.is_dir())
+    except OSError as error:
+        raise translate(error, directory) from error
+
+
+def _nothing_to_load(directory: Path, names: Sequence[str], adapters: Sequence[str]) -> NotFound | UnsupportedRelease:
+    if adapters or "adapter_config.json" in names:
+        return UnsupportedRelease(
+            f"reading {directory}: it holds a LoRA adapter without its base model",
+            hint="give the base model's directory",
+        )
+    others = _other_weights(names)
+    if any(name.endswith(".gguf") for name in others):
+        return UnsupportedRelease(
+            f"reading {directory}: it holds no safetensors, only {listed(others)}",
+            hint="give the safetensors directory that the GGUF file was converted from",
+        )
+    if others:
+        return UnsupportedRelease(
+            f"reading {directory}: it holds no safetensors, only pickles ({listed(others)}); nothing is ever unpickled",
+            hint="convert it: load it with transformers where you trust it, and save_pretrained() the model",
+        )
+    if not names:
+        return NotFound(
+            f"reading {directory}: the directory is empty", hint="give the directory that holds config.json"
+        )
+    return NotFound(
+        f"reading {directory}: no *.safetensors among its {len(names)} files",
+        hint="give the directory that holds the weights and config.json",
+    )
+
+
+def _check_shard_numbers(directory: Path, names: Sequence[str]) -> None:
+    """Without an index only the numbers in the names tell that a shard is absent."""
+    matches = [match for match in map(_SHARD_NUMBER.match, names) if match]
+    for stem, total in sorted({(match[1], match[3]) for match in matches}):
+        present = {int(match[2]) for match in matches if (match[1], match[3]) == (stem, total)}
+        absent = [number for number in range(1, min(int(total), 100_000) + 1) if number not in present]
+        if absent:
+            missing = [f"{stem}-{number:0{len(total)}d}-of-{total}.safetensors" for number in absent]
+            raise NotFound(
+                f"reading {directory}: {len(missing)} of {int(total)} shards are absent: {listed(missing)}",
+                hint="the download is incomplete: run it again",
+            )
+
+
+def _read_indexed(directory: Path, names: Sequence[str]) -> Checkpoint:
+    index = directory / INDEX_NAME
+    weight_map = _read_weight_map(index)
+    shards = sorted(set(weight_map.values()))
+    absent = [shard for shard in shards if not (directory / shard).exists()]
+    if absent:
+        tensor = next(name for name, shard in sorted(weight_map.items()) if shard in absent)
+        raise NotFound(
+            f"reading {directory}: {len(absent)} of the {len(shards)} shards that {INDEX_NAME} names are absent: "
+            f"{listed(absent)}; tensor {tensor!r} is in one of them",
+            hint="the download is incomplete: run it again",
+        )
+    files = tuple(read_safetensors(directory / shard) for shard in shards)
+    warnings = _compare_with_index(index, weight_map, files)
+    if SINGLE_NAME in names and SINGLE_NAME not in shards:
+        warnings.append(
+            f"{SINGLE_NAME} lies beside the index, which does not name it: vLLM loads the index's shards, transformers "
+            f"loads {SINGLE_NAME}; remove one of the two"
+        )
+    extra, notes = _extras(directory, names, shards)
+    index_file = ReleaseFile(path=INDEX_NAME, bytes=stat_regular(index), role=FileRole.INDEX)
+    return Checkpoint(directory=directory, files=files, other_files=(index_file, *extra), warnings=(*warnings, *notes))
+
+
+def _read_weight_map(index: Path) -> dict[str, str]:
+    """The index's `tensor -> shard`, no shard outside the directory."""
+    weight_map = read_json_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise DamagedFile(f"reading {index}: it has no weight_map")
+    checked: dict[str, str] = {}
+    for name, shard in weight_map.items():
+        if not isinstance(shard, str) or not shard:
+            raise DamagedFile(f"reading {index}: tensor {name!r} is in no file")
+        parts = PurePosixPath(shard).parts
+        if PurePosixPath(shard).is_absolute() or ".." in parts or "\\" in shard or "\0" in shard:
+            raise DamagedFile(f"reading {index}: tensor {name!r} points outside the directory: {shard!r}")
+        checked[str(name)] = shard
+    return checked
+
+
+def _compare_with_index(index: Path, weight_map: Mapping[str, str], files: Sequence[SafetensorsFile]) -> list[str]:
+    """Warnings for tensors that lie elsewhere than the index says, or that it forgot.
+
+    Raises:
+        DamagedFile: a tensor of the index is in none of its shards.
+    """
+    places: dict[str, set[str]] = {}
+    for file in files:
+        for tensor in file.tensors:
+            places.setdefault(tensor.name, set()).add(file.path.relative_to(index.parent).as_posix())
+    lost = sorted(weight_map.keys() - places.keys())
+    if lost:
+        raise DamagedFile(
+            f"reading {index}: {len(lost)} tensors are not in the shard it names, nor in another: {listed(lost)}; the "
+            f"first should be in {weight_map[lost[0]]!r}",
+            hint="index and shards come from two versions: download both again",
+        )
+    warnings = []
+    moved = sorted(name for name, shard in weight_map.items() if PurePosixPath(shard).as_posix() not in places[name])
+    if moved:
+        warnings.append(f"{len(moved)} tensors are in another shard than {INDEX_NAME} says: {listed(moved)}")
+    forgotten = sorted(places.keys() - weight_map.keys())
+    if forgotten:
+        warnings.append(
+            f"{len(forgotten)} tensors are in the shards but not in {INDEX_NAME}: {listed(forgotten)}; engines load "
+            "whole shards, so they count"
+        )
+    return warnings
+
+
+def _other_weights(names: Sequence[str]) -> list[str]:
+    return [
+        name
+        for name in names
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in _OTHER_WEIGHTS)
+        and not any(fnmatch.fnmatchcase(name, pattern) for pattern in _TRAINING_STATE)
+    ]
+
+
+def _extras(directory: Path, names: Sequence[str], chosen: Sequence[str]) -> tuple[tuple[ReleaseFile, ...], list[str]]:
+    """Weight files that are not loaded, and the warnings about them."""
+    unused = [name for name in names if name.endswith(".safetensors") and name not in chosen]
+    others = _other_weights(names)
+    warnings = []
+    if unused or others:
+        warnings.append(f"weight files that are not part of the release: {listed([*unused, *others])}")
+    consolidated = [name for name in unused if name.startswith("consolidated")]
+    if consolidated:
+        warnings.append(
+            f"vLLM's load format `auto` prefers {listed(consolidated)} to the files that were read: start it with "
+            "--load-format hf, or remove them"
+        )
+    # A link that leads nowhere is named in the warning; its size is not known, so it has no row.
+    existing = [name for name in [*unused, *others] if (directory / name).is_file()]
+    files = tuple(
+        ReleaseFile(path=name, bytes=stat_regular(directory / name), role=FileRole.EXTRA) for name in existing
+    )
+    return files, warnings

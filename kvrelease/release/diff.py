@@ -1,0 +1,299 @@
+"""What changed between two releases, and whether the old one's KV is still valid under the new one."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+
+from kvrelease.artifacts import Artifact, ReleaseRef
+from kvrelease.release.checkpoint import listed
+from kvrelease.release.fingerprint import Fingerprint, Mode
+from kvrelease.release.impact import config_affects_kv, tensor_impact
+from kvrelease.release.model_config import KeyEffect, key_effect, same_value
+
+# Reasons explain; past this many groups of tensors they only repeat.
+_GROUPS_SHOWN = 5
+
+
+class KvStatus(enum.StrEnum):
+    """Whether KV of the old release may be read under the new one."""
+
+    VALID = "valid"
+    INVALID = "invalid"
+    UNKNOWN = "unknown"
+
+
+class Renamed(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor whose content went on under another name."""
+
+    old: str
+    new: str
+
+
+class TensorChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """Tensor names, raw and sorted; a renamed one is neither added nor removed."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+    renamed: tuple[Renamed, ...]
+
+
+class ConfigChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One canonical configuration key; None where a side does not have it."""
+
+    key: str
+    old: object
+    new: object
+    affects_kv: bool
+
+
+class KvImpact(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on the old KV.
+
+    Attributes:
+        status: valid for every layer, invalid, or not known. This decides; the layers explain it.
+        layers: of the new model; None where its rule knows no layers.
+        valid_layers: how many layers, from the first on, keep valid KV; None where not known.
+        first_invalid_layer: None where none is invalid, or it is not known.
+        reasons: sentences, the deciding ones first.
+    """
+
+    status: KvStatus
+    layers: int | None
+    valid_layers: int | None
+    first_invalid_layer: int | None
+    reasons: tuple[str, ...]
+
+
+class Drift(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one tensor moved."""
+
+    tensor: str
+    relative: float
+
+
+class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
+    """What changed between two releases.
+
+    Attributes:
+        old: the release before.
+        release: the new one.
+        changed: names of the digests that differ.
+        tensors: which tensors differ.
+        kv: what it means for the old KV.
+        config: which canonical configuration keys differ.
+        drift: how far tensors moved; empty where it was not computed.
+        summary: one sentence for humans.
+    """
+
+    SCHEMA: ClassVar[int] = 1
+
+    old: ReleaseRef
+    release: ReleaseRef
+    changed: tuple[str, ...]
+    tensors: TensorChanges
+    kv: KvImpact
+    config: tuple[ConfigChange, ...]
+    drift: tuple[Drift, ...]
+    summary: str
+
+
+def diff_fingerprints(old: Fingerprint, new: Fingerprint) -> Diff:
+    """What changed from `old` to `new`; pure, and complete from saved fingerprints alone."""
+    names = old.digests.__struct_fields__
+    changed = tuple(name for name in names if getattr(old.digests, name) != getattr(new.digests, name))
+    tensors = _compare_tensors(old, new)
+    config = _compare_config(old, new)
+    kv = _judge(old, new, changed, tensors, config)
+    return Diff(
+        old=old.release,
+        release=new.release,
+        changed=changed,
+        tensors=tensors,
+        kv=kv,
+        config=config,
+        drift=(),
+        summary=_summary(changed, tensors, config, kv),
+    )
+
+
+def _compare_tensors(old: Fingerprint, new: Fingerprint) -> TensorChanges:
+    before, after = old.tensor_digests, new.tensor_digests
+    gone: dict[str, list[str]] = {}
+    for name in sorted(before.keys() - after.keys(), reverse=True):
+        gone.setdefault(before[name], []).append(name)
+    added, renamed = [], []
+    for name in sorted(after.keys() - before.keys()):
+        if sources := gone.get(after[name]):
+            renamed.append(Renamed(old=sources.pop(), new=name))
+        else:
+            added.append(name)
+    return TensorChanges(
+        added=tuple(added),
+        removed=tuple(sorted(name for names in gone.values() for name in names)),
+        changed=tuple(sorted(name for name in before.keys() & after.keys() if before[name] != after[name])),
+        renamed=tuple(renamed),
+    )
+
+
+def _compare_config(old: Fingerprint, new: Fingerprint) -> tuple[ConfigChange, ...]:
+    before, after = old.config or {}, new.config or {}
+    return tuple(
+        ConfigChange(
+            key=key,
+            old=before.get(key),
+            new=after.get(key),
+            affects_kv=config_affects_kv(key, old.rule) or config_affects_kv(key, new.rule),
+        )
+        for key in sorted(before.keys() | after.keys())
+        if (key in before) != (key in after) or not same_value(before.get(key), after.get(key))
+    )
+
+
+def _judge(
+    old: Fingerprint,
+    new: Fingerprint,
+    changed: Sequence[str],
+    tensors: TensorChanges,
+    config: Sequence[ConfigChange],
+) -> KvImpact:
+    """The verdict from the kv digests alone; everything else only explains it."""
+    layers = new.rule.layers
+    notes = _notes(changed)
+    if (why := _why_not_comparable(old, new)) is not None:
+        return _impact(KvStatus.UNKNOWN, layers, None, (why, *notes))
+    if old.digests.kv == new.digests.kv:
+        return _impact(KvStatus.VALID, layers, layers, (*_harmless(tensors, config), *notes))
+    reasons = (*_config_reasons(new, config), *_tensor_reasons(old, new, tensors))
+    if new.rule.reason is not None:
+        return _impact(KvStatus.UNKNOWN, layers, None, (new.rule.reason, *reasons, *notes))
+    pairs = zip(old.layers, new.layers, strict=False)
+    valid = next((index for index, (before, after) in enumerate(pairs) if before != after), None)
+    if valid is None:  # one model is the other with more layers: impossible with equal configurations
+        valid = 0
+    reasons = reasons or ("the kv digests differ; the artifacts do not say by what",)
+    return _impact(KvStatus.INVALID, layers, valid, (*reasons, *notes))
+
+
+def _impact(status: KvStatus, layers: int | None, valid: int | None, reasons: tuple[str, ...]) -> KvImpact:
+    first_invalid = valid if status is KvStatus.INVALID else None
+    return KvImpact(
+        status=status, layers=layers, valid_layers=valid, first_invalid_layer=first_invalid, reasons=reasons
+    )
+
+
+def _why_not_comparable(old: Fingerprint, new: Fingerprint) -> str | None:
+    if Mode.FAST in (old.mode, new.mode):
+        return "a fast fingerprint may miss a change, so it cannot say that old KV is valid"
+    if old.config is None or new.config is None:
+        return "one side has no config.json, on which KV depends too"
+    if old.rule.name != new.rule.name:
+        return f"the releases follow different dependency rules, {old.rule.name} and {new.rule.name}"
+    before, after = (side.digests.kv.partition(":")[0] for side in (old, new))
+    if before != after:
+        return f"the kv digests were made by different algorithms, {before} and {after}: fingerprint both again"
+    return None
+
+
+def _harmless(tensors: TensorChanges, config: Sequence[ConfigChange]) -> list[str]:
+    names = _all_names(tensors)
+    keys = [change.key for change in config]
+    reasons = []
+    if names:
+        reasons.append(f"{_count(len(names), 'tensor')} changed, and KV depends on none: {listed(names)}")
+    if keys:
+        reasons.append(f"{_count(len(keys), 'configuration key')} changed, and KV depends on none: {listed(keys)}")
+    return reasons
+
+
+def _config_reasons(new: Fingerprint, config: Sequence[ConfigChange]) -> list[str]:
+    reasons = []
+    for change in config:
+        if not change.affects_kv:
+            continue
+        is_unknown = new.rule.layers is not None and key_effect(change.key) is KeyEffect.UNKNOWN
+        why = f"which the rule {new.rule.name} does not know, so it counts" if is_unknown else "on which KV depends"
+        reasons.append(f"config.json changed in {change.key!r}, {why}: every layer is invalid")
+    return reasons
+
+
+def _tensor_reasons(old: Fingerprint, new: Fingerprint, tensors: TensorChanges) -> list[str]:
+    """One sentence per first touched layer, earliest first."""
+    candidates = [
+        *((name, (old.rule, new.rule)) for name in (*tensors.changed, *_reclassified(old, new))),
+        *((name, (new.rule,)) for name in (*tensors.added, *(pair.new for pair in tensors.renamed))),
+        *((name, (old.rule,)) for name in (*tensors.removed, *(pair.old for pair in tensors.renamed))),
+    ]
+    groups: dict[tuple[int, bool], list[str]] = {}
+    for name, rules in candidates:
+        impacts = [tensor_impact(name, rule) for rule in rules]
+        touched = [(impact.first_layer, impact.is_known) for impact in impacts if impact.first_layer is not None]
+        if touched:
+            groups.setdefault(min(touched), []).append(name)
+    reasons = []
+    for (layer, is_known), group in sorted(groups.items())[:_GROUPS_SHOWN]:
+        why = "" if is_known else f", which the rule {new.rule.name} does not know, so they count"
+        what = f"{_count(len(group), 'tensor')} changed that may touch KV from layer {layer} on{why}"
+        reasons.append(f"{what}: {listed(sorted(group))}")
+    if len(groups) > _GROUPS_SHOWN:
+        reasons.append(f"and others that touch only later layers ({len(groups) - _GROUPS_SHOWN} more groups)")
+    return reasons
+
+
+def _reclassified(old: Fingerprint, new: Fingerprint) -> list[str]:
+    """Unchanged tensors that count for other layers than before: tied embeddings make an output layer count."""
+    return [
+        name
+        for name, payload in new.tensor_digests.items()
+        if old.tensor_digests.get(name) == payload and tensor_impact(name, old.rule) != tensor_impact(name, new.rule)
+    ]
+
+
+def _notes(changed: Sequence[str]) -> list[str]:
+    """Changes that leave KV alone and still change what users get."""
+    notes = []
+    if "tokenizer" in changed:
+        notes.append(
+            "note: the tokenizer changed: KV belongs to token ids, but the same text may now be other ids and miss old "
+            "entries"
+        )
+    if "template" in changed:
+        notes.append(
+            "note: the chat template changed: the same messages become another prompt, so they may miss old entries"
+        )
+    if "generation" in changed:
+        notes.append("note: the generation defaults changed: answers may differ although KV does not")
+    return notes
+
+
+def _summary(changed: Sequence[str], tensors: TensorChanges, config: Sequence[ConfigChange], kv: KvImpact) -> str:
+    what = []
+    if names := _all_names(tensors):
+        what.append(_count(len(names), "tensor"))
+    if config:
+        what.append(_count(len(config), "configuration key"))
+    words = {"tokenizer": "the tokenizer", "template": "the chat template", "generation": "the generation defaults"}
+    what += [word for name, word in words.items() if name in changed]
+    changes = f"{', '.join(what)} changed" if what else "nothing that counts changed"
+    match kv.status:
+        case KvStatus.VALID:
+            return f"Old KV stays valid in every layer: {changes}."
+        case KvStatus.INVALID:
+            kept = f" (the first {_count(kv.valid_layers, 'layer')} would still agree)" if kv.valid_layers else ""
+            return f"Old KV is invalid from layer {kv.first_invalid_layer} on{kept}: {changes}."
+        case KvStatus.UNKNOWN:
+            return f"Whether old KV is valid is unknown, so treat it as invalid: {kv.reasons[0]}; {changes}."
+
+
+def _all_names(tensors: TensorChanges) -> list[str]:
+    return sorted(
+        [*tensors.added, *tensors.removed, *tensors.changed, *(f"{pair.old} -> {pair.new}" for pair in tensors.renamed)]
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,88 @@
+"""The digests of a release, from payload digests, configuration and rule. Pure; docs/fingerprint.md to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from kvrelease.artifacts import JsonObject
+from kvrelease.release.canonical import digest_of, encode_json
+from kvrelease.release.impact import EMBEDDINGS, OUTPUT_LAYER, Rule, config_affects_kv, tensor_impact
+
+FULL_ALGORITHM = "kvfp0-full"
+CONFIG_ALGORITHM = "kvfp0-config"
+
+
+class LayerDigest(msgspec.Struct, frozen=True, kw_only=True):
+    """What one layer's KV depends on, all earlier layers included: it changes exactly when that KV may.
+
+    Attributes:
+        layer: from 0.
+        digest: `algorithm:hex`.
+    """
+
+    layer: int
+    digest: str
+
+
+def without_tied_copy(payloads: Mapping[str, str], rule: Rule) -> dict[str, str]:
+    """The tensors without an output layer that only repeats the embeddings it is tied to.
+
+    Whether such a copy is stored depends on who saved the model, not on the model.
+    """
+    is_copy = rule.ties_embeddings and OUTPUT_LAYER in payloads and payloads[OUTPUT_LAYER] == payloads.get(EMBEDDINGS)
+    return {name: payload for name, payload in payloads.items() if not (is_copy and name == OUTPUT_LAYER)}
+
+
+def weights_digest(payloads: Mapping[str, str]) -> str:
+    """Digest of all tensors, sorted by name."""
+    return f"{FULL_ALGORITHM}:{digest_of(f'{FULL_ALGORITHM} weights', _tensor_fields(payloads))}"
+
+
+def config_digest(entries: JsonObject, code: Mapping[str, str]) -> str:
+    """Digest of all canonical configuration entries, and of the code that the configuration brings."""
+    return f"{CONFIG_ALGORITHM}:{digest_of(CONFIG_ALGORITHM, [encode_json(entries), *_tensor_fields(code)])}"
+
+
+def kv_digests(
+    payloads: Mapping[str, str], entries: JsonObject | None, code: Mapping[str, str], rule: Rule
+) -> tuple[str, tuple[LayerDigest, ...]]:
+    """The kv digest, and the cumulative digest of each layer (none where the rule knows no layers).
+
+    Args:
+        payloads: tensor name → payload digest (hex), tied copies removed.
+        entries: canonical configuration; None when there is no configuration.
+        code: file name → BLAKE3 (hex) of code that the configuration brings.
+        rule: of the release.
+    """
+    algorithm = f"{FULL_ALGORITHM}/{rule.name}"
+    counted = None if entries is None else {key: entries[key] for key in entries if config_affects_kv(key, rule)}
+    running = digest_of(f"{algorithm} configuration", [encode_json(counted), *_tensor_fields(code)])
+    by_layer: dict[int, dict[str, str]] = {}
+    for name, payload in payloads.items():
+        first_layer = tensor_impact(name, rule).first_layer
+        if first_layer is not None:
+            by_layer.setdefault(first_layer, {})[name] = payload
+    layers = []
+    for layer in range(rule.layers or 1):
+        fields = [bytes.fromhex(running), *_tensor_fields(by_layer.get(layer, {}))]
+        running = digest_of(f"{algorithm} layer", fields)
+        layers.append(LayerDigest(layer=layer, digest=f"{algorithm}:{running}"))
+    kv = f"{algorithm}:{digest_of(f'{algorithm} kv', [bytes.fromhex(running)])}"
+    return kv, tuple(layers) if rule.layers is not None else ()
+
+
+def release_digest(parts: Mapping[str, str | None]) -> str:
+    """Digest over the release's other digests, by name.
+
+    The kv digest is left out: weights and configuration decide it, and a rule that improves must not rename releases.
+    """
+    known = {name: digest for name, digest in parts.items() if digest is not None}
+    return f"{FULL_ALGORITHM}:{digest_of(f'{FULL_ALGORITHM} release', [encode_json(known)])}"
+
+
+def _tensor_fields(named: Mapping[str, str]) -> list[bytes]:
+    """Name, digest, name, digest, … sorted by the name's UTF-8 bytes."""
+    ordered = sorted((name.encode(), bytes.fromhex(value)) for name, value in named.items())
+    return [field for pair in ordered for field in pair]

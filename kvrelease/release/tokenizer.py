@@ -1,0 +1,200 @@
+"""What turns text into token ids, and messages into text: tokenizer, chat template, generation defaults.
+
+KV belongs to token ids, so none of these makes old KV wrong; they decide which ids are asked for. Sources: transformers
+5.24.0, tokenization_utils_base.py (`_from_pretrained`: a `chat_template.jinja` wins over `tokenizer_config.json`);
+docs/fingerprint.md for the digests.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from blake3 import blake3
+
+from kvrelease.artifacts import JsonObject
+from kvrelease.errors import DamagedFile
+from kvrelease.release.canonical import digest_of, encode_json
+from kvrelease.release.checkpoint import FileRole, ReleaseFile
+from kvrelease.release.small_files import read_json_object, read_text, stat_regular, translate
+
+TOKENIZER_ALGORITHM = "kvfp0-tokenizer"
+TEMPLATE_ALGORITHM = "kvfp0-template"
+GENERATION_ALGORITHM = "kvfp0-generation"
+
+TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
+TEMPLATE_NAME = "chat_template.jinja"
+TEMPLATE_FOLDER = "additional_chat_templates"
+GENERATION_CONFIG_NAME = "generation_config.json"
+
+# Compared as JSON, without formatting.
+_JSON_FILES = ("special_tokens_map.json", "added_tokens.json")
+# Compared byte for byte: vocabularies are large, and one tool writes each of them.
+_RAW_FILES = (
+    "tokenizer.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "tokenizer.model*",
+    "spiece.model",
+    "sentencepiece*.model",
+    "tekken.json",
+    "*.tiktoken",
+)
+# Say who wrote the file, or where it lay.
+_TOKENIZER_DROPPED = frozenset(
+    {"chat_template", "name_or_path", "_name_or_path", "_commit_hash", "transformers_version"}
+)
+_GENERATION_DROPPED = frozenset({"_from_model_config", "transformers_version"})
+# What transformers copies from config.json where there is no generation_config.json.
+_INHERITED = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+class TextSide(msgspec.Struct, frozen=True, kw_only=True):
+    """Digests of what surrounds the weights; `algorithm:hex`, None where the release has no such part.
+
+    Attributes:
+        tokenizer: vocabulary, merges, special and added tokens, settings; not the chat template.
+        template: the effective chat templates by name.
+        generation: effective sampling defaults.
+        files: that were read.
+        warnings: contradictions between files.
+    """
+
+    tokenizer: str | None
+    template: str | None
+    generation: str | None
+    files: tuple[ReleaseFile, ...]
+    warnings: tuple[str, ...]
+
+
+def read_text_side(directory: Path, *, model_config: JsonObject | None) -> TextSide:
+    """Tokenizer, chat template and generation defaults of a model directory.
+
+    Args:
+        directory: of the release.
+        model_config: canonical entries of `config.json`, None when there is none.
+
+    Raises:
+        DamagedFile: one of the files is not what its name promises.
+        InputError: one of them cannot be read.
+    """
+    tokenizer_config = _optional_json(directory / TOKENIZER_CONFIG_NAME)
+    generation_config = _optional_json(directory / GENERATION_CONFIG_NAME)
+    parts = _tokenizer_parts(directory, tokenizer_config)
+    templates, template_files, warnings = _templates(directory, tokenizer_config)
+    files = [_file(directory, name, FileRole.TOKENIZER) for name in sorted(parts)]
+    files += [_file(directory, name, FileRole.TEMPLATE) for name in template_files]
+    if generation_config is not None:
+        files.append(_file(directory, GENERATION_CONFIG_NAME, FileRole.GENERATION))
+    return TextSide(
+        tokenizer=_named_digest(TOKENIZER_ALGORITHM, parts),
+        template=_named_digest(TEMPLATE_ALGORITHM, {name: text.encode() for name, text in templates.items()}),
+        generation=generation_digest(generation_config, model_config),
+        files=tuple(files),
+        warnings=tuple(warnings),
+    )
+
+
+def generation_digest(generation_config: JsonObject | None, model_config: JsonObject | None) -> str | None:
+    """Digest of the sampling defaults in effect: the file's, over the token ids that `config.json` names."""
+    if generation_config is None and model_config is None:
+        return None
+    inherited = {key: (model_config or {}).get(key) for key in _INHERITED}
+    effective = {**inherited, **(generation_config or {})}
+    kept = {key: value for key, value in effective.items() if key not in _GENERATION_DROPPED and value is not None}
+    return f"{GENERATION_ALGORITHM}:{digest_of(GENERATION_ALGORITHM, [encode_json(kept)])}"
+
+
+def _named_digest(algorithm: str, parts: Mapping[str, bytes]) -> str | None:
+    if not parts:
+        return None
+    fields = [field for name, part in sorted(parts.items()) for field in (name.encode(), part)]
+    return f"{algorithm}:{digest_of(algorithm, fields)}"
+
+
+def _tokenizer_parts(directory: Path, tokenizer_config: JsonObject | None) -> dict[str, bytes]:
+    """File name → canonical bytes of a small file, or the hash of a large one."""
+    parts: dict[str, bytes] = {}
+    if tokenizer_config is not None:
+        kept = {key: value for key, value in tokenizer_config.items() if key not in _TOKENIZER_DROPPED}
+        parts[TOKENIZER_CONFIG_NAME] = encode_json(kept)
+    try:
+        names = sorted(entry.name for entry in directory.iterdir() if not entry.is_dir())
+    except OSError as error:
+        raise translate(error, directory) from error
+    for name in names:
+        if name in _JSON_FILES:
+            parts[name] = encode_json(read_json_object(directory / name))
+        elif any(fnmatch.fnmatchcase(name, pattern) for pattern in _RAW_FILES):
+            parts[name] = _hash_file(directory / name)
+    return parts
+
+
+def _hash_file(path: Path) -> bytes:
+    stat_regular(path)
+    hasher = blake3()
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(1024 * 1024):
+                hasher.update(chunk)
+    except OSError as error:
+        raise translate(error, path) from error
+    return hasher.digest()
+
+
+def _templates(directory: Path, tokenizer_config: JsonObject | None) -> tuple[dict[str, str], list[str], list[str]]:
+    """Effective chat templates by name, the files they came from, and warnings."""
+    configured = _configured_templates(directory, (tokenizer_config or {}).get("chat_template"))
+    separate: dict[str, str] = {}
+    files: list[str] = []
+    if (directory / TEMPLATE_NAME).exists():
+        separate["default"] = read_text(directory / TEMPLATE_NAME)
+        files.append(TEMPLATE_NAME)
+    folder = directory / TEMPLATE_FOLDER
+    for path in sorted(folder.glob("*.jinja")) if folder.is_dir() else []:
+        separate[path.name.removesuffix(".jinja")] = read_text(path)
+        files.append(f"{TEMPLATE_FOLDER}/{path.name}")
+    if not separate:
+        return configured, files, []
+    warnings = []
+    if configured and configured != separate:
+        warnings.append(
+            f"{files[0]} and chat_template in {TOKENIZER_CONFIG_NAME} differ: transformers and vLLM use the former, "
+            "engines that read only the latter render other prompts"
+        )
+    return separate, files, warnings
+
+
+def _configured_templates(directory: Path, value: object) -> dict[str, str]:
+    """`chat_template` of tokenizer_config.json: one text, or several with names."""
+    match value:
+        case None:
+            return {}
+        case str():
+            return {"default": value}
+        case dict() if all(isinstance(text, str) for text in value.values()):
+            return {str(name): str(text) for name, text in value.items()}
+        case list():
+            templates: dict[str, str] = {}
+            for item in value:
+                match item:
+                    case {"name": str(name), "template": str(template)}:
+                        templates[name] = template
+                    case _:
+                        break
+            else:
+                return templates
+        case _:
+            pass
+    raise DamagedFile(f"reading {directory / TOKENIZER_CONFIG_NAME}: chat_template is neither a text nor named texts")
+
+
+def _optional_json(path: Path) -> JsonObject | None:
+    return read_json_object(path) if path.exists() or path.is_symlink() else None
+
+
+def _file(directory: Path, name: str, role: FileRole) -> ReleaseFile:
+    return ReleaseFile(path=name, bytes=stat_regular(directory / name), role=role)

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import save_file
+
+from kvrelease.errors import DamagedFile, NotFound, UnsupportedRelease
+from kvrelease.release.checkpoint import FileRole, read_checkpoint
+from tests.release.builders import tensors, write_json, write_release
+
+INDEX = "model.safetensors.index.json"
+FIRST_SHARD = "model-00001-of-00003.safetensors"
+
+
+@pytest.fixture
+def sharded(tmp_path: Path) -> Path:
+    return write_release(tmp_path / "model", shards=3)
+
+
+def edit_index(directory: Path, **entries: str | None) -> None:
+    index = json.loads((directory / INDEX).read_text())
+    for name, shard in entries.items():
+        if shard is None:
+            del index["weight_map"][name.replace("__", ".")]
+        else:
+            index["weight_map"][name.replace("__", ".")] = shard
+    write_json(directory / INDEX, index)
+
+
+def chosen(directory: Path) -> list[str]:
+    return [file.path.name for file in read_checkpoint(directory).files]
+
+
+def test_index_decides_what_is_loaded(sharded: Path) -> None:
+    assert chosen(sharded) == [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
+    assert read_checkpoint(sharded).warnings == ()
+
+
+def test_missing_shard_is_named_with_a_tensor_before_anything_is_read(sharded: Path) -> None:
+    (sharded / FIRST_SHARD).unlink()
+    (sharded / "model-00002-of-00003.safetensors").write_bytes(b"")  # would be another error, if it were read first
+    with pytest.raises(NotFound, match=f"1 of the 3 shards .* '{FIRST_SHARD}'; tensor 'lm_head.weight'"):
+        read_checkpoint(sharded)
+
+
+def test_tensor_of_the_index_in_no_shard_is_an_error(sharded: Path) -> None:
+    edit_index(sharded, model__extra__weight=FIRST_SHARD)
+    with pytest.raises(DamagedFile, match=f"'model.extra.weight'; the first should be in '{FIRST_SHARD}'"):
+        read_checkpoint(sharded)
+
+
+def test_tensor_that_the_index_forgot_is_loaded_with_a_warning(sharded: Path) -> None:
+    edit_index(sharded, model__norm__weight=None)
+    (warning,) = read_checkpoint(sharded).warnings
+    assert "1 tensors are in the shards but not in" in warning
+    assert "'model.norm.weight'" in warning
+
+
+def test_tensor_in_another_shard_than_the_index_says_is_a_warning(sharded: Path) -> None:
+    index = json.loads((sharded / INDEX).read_text())
+    other = next(shard for shard in index["weight_map"].values() if shard != index["weight_map"]["model.norm.weight"])
+    edit_index(sharded, model__norm__weight=other)
+    (warning,) = read_checkpoint(sharded).warnings
+    assert "in another shard" in warning
+
+
+@pytest.mark.parametrize("escape", ["../outside.safetensors", "/etc/passwd", "a/../../b.safetensors", "a\\..\\b"])
+def test_index_that_points_outside_is_refused(sharded: Path, escape: str) -> None:
+    (sharded.parent / "outside.safetensors").write_bytes((sharded / FIRST_SHARD).read_bytes())
+    edit_index(sharded, model__norm__weight=escape)
+    with pytest.raises(DamagedFile, match=r"'model.norm.weight' points outside the directory"):
+        read_checkpoint(sharded)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{}", "no weight_map"),
+        ('{"weight_map": {}}', "no weight_map"),
+        ('{"weight_map": {"a": 1}}', "tensor 'a' is in no file"),
+        ('{"weight_map": {"a": "x", "a": "y"}}', "the key 'a' occurs twice"),
+        ("[]", "expected a JSON object"),
+        ("<html>", "not valid JSON"),
+        ("version https://git-lfs.github.com/spec/v1", "Git LFS pointer"),
+        ("[" * 100_000, "nested deeper"),
+        ('{"a":' * 80 + "1" + "}" * 80, "nested deeper"),
+    ],
+)
+def test_damaged_index_is_refused(sharded: Path, text: str, reason: str) -> None:
+    (sharded / INDEX).write_text(text)
+    with pytest.raises(DamagedFile, match=reason):
+        read_checkpoint(sharded)
+
+
+def test_extra_weight_files_are_a_warning_and_not_loaded(sharded: Path) -> None:
+    save_file(tensors(9), sharded / "other.safetensors")
+    (sharded / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
+    (sharded / "optimizer.pt").write_bytes(b"")
+    checkpoint = read_checkpoint(sharded)
+    assert checkpoint.warnings == (
+        "weight files that are not part of the release: 'other.safetensors', 'pytorch_model.bin'",
+    )
+    assert [file.path for file in checkpoint.other_files if file.role is FileRole.EXTRA] == [
+        "other.safetensors",
+        "pytorch_model.bin",
+    ]
+
+
+def test_consolidated_is_dropped_with_a_word_on_engines_that_prefer_it(tmp_path: Path) -> None:
+    directory = write_release(tmp_path / "model")
+    shutil.copy(directory / "model.safetensors", directory / "consolidated.safetensors")
+    assert chosen(directory) == ["model.safetensors"]
+    assert any("--load-format hf" in warning for warning in read_checkpoint(directory).warnings)
+
+
+def test_consolidated_alone_is_loaded(tmp_path: Path) -> None:
+    directory = write_release(tmp_path / "model")
+    (directory / "model.safetensors").rename(directory / "consolidated.safetensors")
+    assert chosen(directory) == ["consolidated.safetensors"]
+
+
+def test_single_file_beside_an_index_is_a_warning(sharded: Path) -> None:
+    save_file(tensors(9), sharded / "model.safetensors")
+    assert chosen(sharded) == [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
+    assert any("transformers loads model.safetensors" in warning for warning in read_checkpoint(sharded).warnings)
+
+
+def test_shards_without_an_index_are_all_loaded_or_missed_by_number(sharded: Path) -> None:
+    (sharded / INDEX).unlink()
+    assert len(chosen(sharded)) == 3
+    assert any("as vLLM does" in warning for warning in read_checkpoint(sharded).warnings)
+    (sharded / FIRST_SHARD).unlink()
+    with pytest.raises(NotFound, match=f"1 of 3 shards are absent: '{FIRST_SHARD}'"):
+        read_checkpoint(sharded)
+
+
+def test_one_shard_of_several_is_no_release(sharded: Path) -> None:
+    with pytest.raises(UnsupportedRelease, match="one shard of 3"):
+        read_checkpoint(sharded / FIRST_SHARD)
+
+
+@pytest.mark.parametrize(
+    ("files", "error", "reason"),
+    [
+        ([], NotFound, "the directory is empty"),
+        (["README.md"], NotFound, "no \\*.safetensors among its 1 files"),
+        (["config.json", "pytorch_model.bin"], UnsupportedRelease, "only pickles \\('pytorch_model.bin'\\)"),
+        (["model-Q4.gguf"], UnsupportedRelease, "holds no safetensors, only 'model-Q4.gguf'"),
+        (["adapter_config.json", "adapter_model.safetensors"], UnsupportedRelease, "LoRA adapter without its base"),
+    ],
+)
+def test_directory_without_weights_says_what_it_holds(
+    tmp_path: Path, files: list[str], error: type[Exception], reason: str
+) -> None:
+    for name in files:
+        (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(error, match=reason):
+        read_checkpoint(tmp_path)
+
+
+def test_no_such_directory(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="No such file"):
+        read_checkpoint(tmp_path / "absent")
+
+
+def test_link_that_leads_nowhere_is_an_incomplete_download(tmp_path: Path) -> None:
+    directory = write_release(tmp_path / "model")
+    (directory / "model.safetensors").unlink()
+    (directory / "model.safetensors").symlink_to("../../blobs/0123")
+    with pytest.raises(NotFound, match=r"link to '../../blobs/0123', which does not exist"):
+        read_checkpoint(directory)

@@ -1,0 +1,243 @@
+"""Verdicts on old KV, from fingerprints alone."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from kvrelease import artifacts
+from kvrelease.artifacts import JsonObject, ReleaseRef
+from kvrelease.release.diff import ConfigChange, Diff, KvImpact, KvStatus, Renamed, TensorChanges, diff_fingerprints
+from kvrelease.release.digests import config_digest, kv_digests, release_digest, weights_digest
+from kvrelease.release.fingerprint import Digests, Fingerprint, Mode
+from kvrelease.release.impact import rule_for
+from kvrelease.release.model_config import canonical_config
+from tests.release.builders import config_json, tensors
+
+PAYLOADS = {name: f"{index:064x}" for index, name in enumerate(tensors())}
+NEW = "f" * 64
+
+
+def fingerprint(
+    payloads: dict[str, str] | None = None,
+    config: JsonObject | None = None,
+    *,
+    tokenizer: str = "t:00",
+    generation: str = "g:00",
+    template: str = "c:00",
+) -> Fingerprint:
+    """A fingerprint without files."""
+    payloads = PAYLOADS if payloads is None else payloads
+    canonical = canonical_config(config_json() if config is None else config)
+    rule = rule_for(canonical)
+    kv, layers = kv_digests(payloads, canonical.entries, {}, rule)
+    parts: dict[str, str | None] = {
+        "weights": weights_digest(payloads),
+        "config": config_digest(canonical.entries, {}),
+        "tokenizer": tokenizer,
+        "generation": generation,
+        "template": template,
+    }
+    return Fingerprint(
+        release=ReleaseRef(name="support", version=None, source="support", kv_name=None),
+        mode=Mode.FULL,
+        digests=Digests(
+            release=release_digest(parts),
+            weights=weights_digest(payloads),
+            kv=kv,
+            config=parts["config"],
+            tokenizer=tokenizer,
+            template=template,
+            generation=generation,
+        ),
+        fast=None,
+        adapters=(),
+        rule=rule,
+        layers=layers,
+        tensors=len(payloads),
+        bytes=0,
+        seconds=0.0,
+        files=(),
+        config=canonical.entries,
+        transformers_version=None,
+        tensor_digests=payloads,
+        warnings=(),
+    )
+
+
+OLD = fingerprint()
+
+
+def test_equal_releases() -> None:
+    diff = diff_fingerprints(OLD, fingerprint())
+    assert diff.changed == ()
+    assert diff.tensors == TensorChanges(added=(), removed=(), changed=(), renamed=())
+    assert diff.kv == KvImpact(status=KvStatus.VALID, layers=3, valid_layers=3, first_invalid_layer=None, reasons=())
+    assert diff.summary == "Old KV stays valid in every layer: nothing that counts changed."
+
+
+def test_final_norm_alone_keeps_old_kv_valid() -> None:
+    diff = diff_fingerprints(OLD, fingerprint(PAYLOADS | {"model.norm.weight": NEW}))
+    assert diff.changed == ("release", "weights")
+    assert diff.kv.status is KvStatus.VALID
+    assert diff.kv.reasons == ("1 tensor changed, and KV depends on none: 'model.norm.weight'",)
+    assert diff.summary == "Old KV stays valid in every layer: 1 tensor changed."
+
+
+def test_changed_k_proj_keeps_earlier_layers_valid() -> None:
+    diff = diff_fingerprints(OLD, fingerprint(PAYLOADS | {"model.layers.1.self_attn.k_proj.weight": NEW}))
+    assert diff.changed == ("release", "weights", "kv")
+    assert diff.kv == KvImpact(
+        status=KvStatus.INVALID,
+        layers=3,
+        valid_layers=1,
+        first_invalid_layer=1,
+        reasons=("1 tensor changed that may touch KV from layer 1 on: 'model.layers.1.self_attn.k_proj.weight'",),
+    )
+    assert diff.summary == (
+        "Old KV is invalid from layer 1 on (the first 1 layer would still agree): 1 tensor changed."
+    )
+
+
+def test_reasons_come_in_the_order_of_layers() -> None:
+    changed = dict.fromkeys(PAYLOADS, NEW)
+    reasons = diff_fingerprints(OLD, fingerprint(changed)).kv.reasons
+    assert [reason.partition(" on: ")[0].rpartition(" ")[2] for reason in reasons] == ["0", "1", "2"]
+
+
+def test_unknown_tensor_invalidates_everything_and_says_so() -> None:
+    diff = diff_fingerprints(OLD, fingerprint(PAYLOADS | {"model.layers.2.mlp.experts.0.weight": NEW}))
+    assert diff.tensors.added == ("model.layers.2.mlp.experts.0.weight",)
+    assert (diff.kv.status, diff.kv.first_invalid_layer) == (KvStatus.INVALID, 0)
+    assert "which the rule llama.1 does not know" in diff.kv.reasons[0]
+
+
+def test_renamed_tensor_is_told_and_invalidates() -> None:
+    payloads = dict(PAYLOADS)
+    payloads["layers.0.attention.wk.weight"] = payloads.pop("model.layers.0.self_attn.k_proj.weight")
+    diff = diff_fingerprints(OLD, fingerprint(payloads))
+    assert diff.tensors == TensorChanges(
+        added=(),
+        removed=(),
+        changed=(),
+        renamed=(Renamed(old="model.layers.0.self_attn.k_proj.weight", new="layers.0.attention.wk.weight"),),
+    )
+    assert diff.kv.status is KvStatus.INVALID
+
+
+def test_affecting_and_unknown_configuration_invalidate_every_layer() -> None:
+    diff = diff_fingerprints(OLD, fingerprint(config=config_json(rms_norm_eps=1e-5, new_key=1)))
+    assert diff.config == (
+        ConfigChange(key="new_key", old=None, new=1, affects_kv=True),
+        ConfigChange(key="rms_norm_eps", old=1e-6, new=1e-5, affects_kv=True),
+    )
+    assert (diff.kv.status, diff.kv.valid_layers, diff.kv.first_invalid_layer) == (KvStatus.INVALID, 0, 0)
+    assert "'new_key', which the rule llama.1 does not know" in diff.kv.reasons[0]
+    assert "'rms_norm_eps', on which KV depends" in diff.kv.reasons[1]
+
+
+def test_harmless_configuration_keeps_old_kv_valid() -> None:
+    diff = diff_fingerprints(OLD, fingerprint(config=config_json(eos_token_id=[2, 3])))
+    assert diff.config == (ConfigChange(key="eos_token_id", old=2, new=[2, 3], affects_kv=False),)
+    assert (diff.kv.status, diff.changed) == (KvStatus.VALID, ("release", "config"))
+
+
+def test_more_layers_invalidate_every_layer() -> None:
+    diff = diff_fingerprints(OLD, fingerprint(config=config_json(num_hidden_layers=4)))
+    assert (diff.kv.status, diff.kv.layers, diff.kv.valid_layers) == (KvStatus.INVALID, 4, 0)
+
+
+def test_tying_embeddings_to_another_output_layer_has_a_reason() -> None:
+    diff = diff_fingerprints(OLD, fingerprint(config=config_json(tie_word_embeddings=True)))
+    assert diff.kv.status is KvStatus.INVALID
+    assert "'lm_head.weight'" in diff.kv.reasons[0]
+
+
+def test_tokenizer_and_template_keep_kv_valid_with_a_note() -> None:
+    diff = diff_fingerprints(OLD, fingerprint(tokenizer="t:01", template="c:01", generation="g:01"))
+    assert diff.kv.status is KvStatus.VALID
+    assert [reason.partition(":")[0] for reason in diff.kv.reasons] == ["note"] * 3
+    assert diff.changed == ("release", "tokenizer", "template", "generation")
+    assert diff.summary == (
+        "Old KV stays valid in every layer: the tokenizer, the chat template, the generation defaults changed."
+    )
+
+
+def test_unknown_architecture_is_unknown_unless_nothing_changed() -> None:
+    gemma = config_json("gemma2")
+    old = fingerprint(config=gemma)
+    diff = diff_fingerprints(old, fingerprint(PAYLOADS | {"model.norm.weight": NEW}, gemma))
+    assert (diff.kv.status, diff.kv.valid_layers) == (KvStatus.UNKNOWN, None)
+    assert "no dependency rule is known for model type 'gemma2'" in diff.summary
+    assert diff_fingerprints(old, fingerprint(config=gemma)).kv.status is KvStatus.VALID
+
+
+def replaced(base: Fingerprint, **changes: object) -> Fingerprint:
+    return msgspec.structs.replace(base, **changes)
+
+
+def test_what_cannot_be_compared_is_unknown() -> None:
+    digests = msgspec.structs.replace(OLD.digests, kv=OLD.digests.kv.replace("kvfp0", "kvfp9"))
+    for other, reason in (
+        (fingerprint(config=config_json("gemma2")), "different dependency rules, llama.1 and all.1"),
+        (replaced(OLD, mode=Mode.FAST), "a fast fingerprint may miss a change"),
+        (replaced(OLD, config=None), "one side has no config.json"),
+        (replaced(OLD, digests=digests), "different algorithms"),
+    ):
+        diff = diff_fingerprints(OLD, other)
+        assert (diff.kv.status, diff.kv.first_invalid_layer) == (KvStatus.UNKNOWN, None)
+        assert reason in diff.kv.reasons[0]
+
+
+def random_release(generator: random.Random) -> Fingerprint:
+    """A release near OLD: a few tensors and keys changed, added or removed."""
+    payloads, config = dict(PAYLOADS), config_json()
+    for name in generator.sample(sorted(payloads), generator.choice([0, 0, 1, 2])):
+        if generator.random() < 0.2:
+            del payloads[name]
+        else:
+            payloads[name] = f"{generator.getrandbits(2):064x}"
+    if generator.random() < 0.2:
+        payloads["model.unknown"] = NEW
+    changes: list[JsonObject] = [
+        {},
+        {"eos_token_id": 9},
+        {"rms_norm_eps": 1e-3},
+        {"unknown": 1},
+        {"model_type": "gemma2"},
+        {"tie_word_embeddings": True},
+        {"num_hidden_layers": 2},
+    ]
+    config |= generator.choice([*changes, {}, {}])
+    return fingerprint(payloads, config, tokenizer=generator.choice(["t:00", "t:01"]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_verdict_always_follows_the_kv_digest(seed: int) -> None:
+    generator = random.Random(seed)
+    statuses = set()
+    for _ in range(60):
+        old, new = random_release(generator), random_release(generator)
+        diff = diff_fingerprints(old, new)
+        statuses.add(diff.kv.status)
+        is_same = old.digests.kv == new.digests.kv
+        assert (diff.kv.status is KvStatus.VALID) == is_same
+        assert ("kv" in diff.changed) != is_same
+        if diff.kv.status is KvStatus.INVALID:
+            first = diff.kv.first_invalid_layer
+            assert first == diff.kv.valid_layers
+            assert first is not None
+            assert old.layers[:first] == new.layers[:first]
+            assert old.layers[first] != new.layers[first]
+            assert diff.kv.reasons
+            assert "artifacts do not say" not in diff.kv.reasons[0]
+        else:
+            assert diff.kv.first_invalid_layer is None
+    assert statuses == set(KvStatus)
+
+
+def test_artifact_is_read_back_whole() -> None:
+    diff = diff_fingerprints(OLD, fingerprint(PAYLOADS | {"model.norm.weight": NEW}, config_json(new_key={"a": [1]})))
+    assert artifacts.from_json(artifacts.to_json(diff).encode(), Diff, source="-") == diff

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from kvrelease.errors import DamagedFile, InputError
+from kvrelease.progress import ProgressEvent
+from kvrelease.release.hashing import CHUNK_BYTES, hash_tensors
+from kvrelease.release.safetensors import SafetensorsFile, read_safetensors
+from tests.release import naive
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> SafetensorsFile:
+    """Sizes around the chunk: below, exactly, one more, several."""
+    generator = np.random.default_rng(3)
+    sizes = {"a": 10, "b": CHUNK_BYTES, "c": CHUNK_BYTES + 1, "d": 3 * CHUNK_BYTES - 1, "e": 0}
+    path = tmp_path / "model.safetensors"
+    save_file({name: generator.integers(0, 255, size, np.uint8) for name, size in sizes.items()}, path)
+    return read_safetensors(path)
+
+
+def digests(file: SafetensorsFile, jobs: int = 2) -> dict[str, str]:
+    payloads = hash_tensors([file], jobs=jobs)
+    return {tensor.name: payload.digest for tensor, payload in zip(file.tensors, payloads, strict=True)}
+
+
+def test_streamed_digest_is_that_of_the_whole_bytes(large: SafetensorsFile) -> None:
+    expected = {name: digest.hex() for name, digest in naive.payloads(large.path.parent).items()}
+    assert digests(large, jobs=1) == expected
+    assert digests(large, jobs=4) == expected
+
+
+def test_dtype_and_shape_are_part_of_the_digest(tmp_path: Path) -> None:
+    values = np.arange(6, dtype=np.int16)
+    same_bytes = {"a": values, "b": values.reshape(2, 3), "c": values.view(np.uint16), "d": values.reshape(3, 2)}
+    save_file(same_bytes, tmp_path / "model.safetensors")
+    assert len(set(digests(read_safetensors(tmp_path / "model.safetensors")).values())) == 4
+
+
+def test_progress_counts_every_byte_once(large: SafetensorsFile) -> None:
+    events: list[ProgressEvent] = []
+    hash_tensors([large], jobs=3, progress=events.append)
+    total = sum(tensor.size_bytes for tensor in large.tensors)
+    done = [event.done for event in events]
+    assert done == sorted(set(done))
+    assert events[-1] == ProgressEvent(stage="hashing", done=total, total=total, unit="bytes")
+
+
+def test_zero_is_told_from_almost_zero(tmp_path: Path) -> None:
+    almost = np.zeros(2 * CHUNK_BYTES, np.uint8)
+    almost[-1] = 1
+    save_file({"a": np.zeros(2 * CHUNK_BYTES, np.uint8), "b": almost}, tmp_path / "m.safetensors")
+    file = read_safetensors(tmp_path / "m.safetensors")
+    assert [payload.is_zero for payload in hash_tensors([file], jobs=2)] == [True, False]
+
+
+def test_file_written_to_while_it_is_read_is_an_error(large: SafetensorsFile) -> None:
+    done = threading.Event()
+
+    def write_once(_: ProgressEvent) -> None:
+        if not done.is_set():
+            done.set()
+            with large.path.open("r+b") as file:
+                file.seek(-1, os.SEEK_END)
+                file.write(b"\xaa")
+            os.utime(large.path, ns=(0, 0))  # the change must show even where the clock is coarse
+
+    with pytest.raises(InputError, match="changed while it was read"):
+        hash_tensors([large], jobs=1, progress=write_once)
+
+
+def test_file_replaced_since_its_header_was_read_is_an_error(large: SafetensorsFile) -> None:
+    copy = large.path.with_suffix(".copy")
+    copy.write_bytes(large.path.read_bytes())
+    copy.replace(large.path)
+    with pytest.raises(InputError, match="changed while it was read"):
+        hash_tensors([large], jobs=1)
+
+
+def test_file_cut_off_while_it_is_read_names_the_tensor(large: SafetensorsFile) -> None:
+    def cut(_: ProgressEvent) -> None:
+        os.truncate(large.path, 1000)
+
+    with pytest.raises(DamagedFile, match=r"reading tensor '.' from .*: the file became shorter"):
+        hash_tensors([large], jobs=1, progress=cut)
+
+
+def test_an_interrupt_in_the_callback_ends_all_threads(large: SafetensorsFile) -> None:
+    def interrupt(_: ProgressEvent) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hash_tensors([large], jobs=4, progress=interrupt)
+    assert threading.active_count() == 1 or all(not t.name.startswith("ThreadPool") for t in threading.enumerate())

@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kvrelease.artifacts import JsonObject
+from kvrelease.errors import DamagedFile, NotFound
+from kvrelease.release.model_config import (
+    DEFAULTS,
+    KeyEffect,
+    canonical_config,
+    key_effect,
+    read_model_config,
+    same_value,
+)
+from tests.release.builders import config_json, write_json
+
+# The keys of files as they are published: Llama 3.1 8B Instruct, Mistral 7B v0.3, Qwen2.5 7B, Qwen3 8B, SmolLM2 135M.
+PUBLISHED: dict[str, JsonObject] = {
+    "llama-3.1": {
+        "architectures": ["LlamaForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": 128000,
+        "eos_token_id": [128001, 128008, 128009],
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "initializer_range": 0.02,
+        "intermediate_size": 14336,
+        "max_position_embeddings": 131072,
+        "mlp_bias": False,
+        "model_type": "llama",
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 8,
+        "pretraining_tp": 1,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": {
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+            "rope_type": "llama3",
+        },
+        "rope_theta": 500000.0,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.42.3",
+        "use_cache": True,
+        "vocab_size": 128256,
+    },
+    "mistral-v0.3": {
+        "architectures": ["MistralForCausalLM"],
+        "attention_dropout": 0.0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "initializer_range": 0.02,
+        "intermediate_size": 14336,
+        "max_position_embeddings": 32768,
+        "model_type": "mistral",
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 1000000.0,
+        "sliding_window": None,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.42.0.dev0",
+        "use_cache": True,
+        "vocab_size": 32768,
+    },
+    "qwen2.5": {
+        "architectures": ["Qwen2ForCausalLM"],
+        "attention_dropout": 0.0,
+        "bos_token_id": 151643,
+        "eos_token_id": 151645,
+        "hidden_act": "silu",
+        "hidden_size": 3584,
+        "initializer_range": 0.02,
+        "intermediate_size": 18944,
+        "max_position_embeddings": 32768,
+        "max_window_layers": 28,
+        "model_type": "qwen2",
+        "num_attention_heads": 28,
+        "num_hidden_layers": 28,
+        "num_key_value_heads": 4,
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000.0,
+        "sliding_window": 131072,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.43.1",
+        "use_cache": True,
+        "use_sliding_window": False,
+        "vocab_size": 152064,
+    },
+    "qwen3": {
+        "architectures": ["Qwen3ForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": 151643,
+        "eos_token_id": 151645,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "initializer_range": 0.02,
+        "intermediate_size": 12288,
+        "max_position_embeddings": 40960,
+        "max_window_layers": 36,
+        "model_type": "qwen3",
+        "num_attention_heads": 32,
+        "num_hidden_layers": 36,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
+        "rope_theta": 1000000,
+        "sliding_window": None,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.51.0",
+        "use_cache": True,
+        "use_sliding_window": False,
+        "vocab_size": 151936,
+    },
+    "smollm2": {
+        "architectures": ["LlamaForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "hidden_act": "silu",
+        "hidden_size": 576,
+        "initializer_range": 0.041666666666666664,
+        "intermediate_size": 1536,
+        "is_llama_config": True,
+        "max_position_embeddings": 8192,
+        "mlp_bias": False,
+        "model_type": "llama",
+        "num_attention_heads": 9,
+        "num_hidden_layers": 30,
+        "num_key_value_heads": 3,
+        "pad_token_id": 2,
+        "pretraining_tp": 1,
+        "rms_norm_eps": 1e-05,
+        "rope_interleaved": False,
+        "rope_scaling": None,
+        "rope_theta": 100000,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16", "fp16": "float16"}},
+        "transformers_version": "4.42.3",
+        "use_cache": True,
+        "vocab_size": 49152,
+    },
+}
+
+
+def entries(raw: JsonObject) -> JsonObject:
+    return canonical_config(raw).entries
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_saving_again_with_transformers_changes_no_canonical_entry(model: str, tmp_path: Path) -> None:
+    from transformers import AutoConfig
+
+    write_json(tmp_path / "config.json", PUBLISHED[model])
+    AutoConfig.from_pretrained(tmp_path).save_pretrained(tmp_path / "again")
+    again = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert "torch_dtype" not in again  # the new notation, else this proves nothing
+    assert "rope_parameters" in again
+    assert entries(again) == entries(PUBLISHED[model])
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_every_published_key_is_known(model: str) -> None:
+    assert [key for key in entries(PUBLISHED[model]) if key_effect(key) is KeyEffect.UNKNOWN] == []
+
+
+@pytest.mark.parametrize("model_type", DEFAULTS)
+def test_defaults_and_key_tables_are_those_of_transformers(model_type: str) -> None:
+    from transformers import AutoConfig
+
+    config = AutoConfig.for_model(model_type)
+    explicit = json.loads(config.to_json_string(use_diff=False))
+    labels = ("id2label", "label2id")
+    kept = {key: value for key, value in entries(explicit).items() if key not in labels}
+    assert kept == entries({"model_type": model_type})
+    assert [key for key in entries(explicit) if key_effect(key) is KeyEffect.UNKNOWN] == []
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ({"torch_dtype": "bfloat16"}, {"torch_dtype": None, "dtype": "bfloat16"}),
+        ({"torch_dtype": "torch.float16"}, {"torch_dtype": "float16"}),
+        ({"rope_theta": 5e5}, {"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 500000}}),
+        ({"rope_theta": None}, {"rope_theta": 10000}),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 2.0}},
+            {"rope_theta": None, "rope_parameters": {"rope_type": "linear", "factor": 2, "rope_theta": 10000.0}},
+        ),
+        ({"_name_or_path": "/home/me/model"}, {"transformers_version": "5.24.0"}),
+        ({"head_dim": None}, {"head_dim": 4}),
+        ({"mlp_bias": None}, {"mlp_bias": False}),
+    ],
+)
+def test_two_notations_of_one_model_are_equal(left: JsonObject, right: JsonObject) -> None:
+    left_entries, right_entries = entries(config_json(**left)), entries(config_json(**right))
+    assert same_value(left_entries, right_entries), (left_entries, right_entries)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rope_theta": 10001.0},
+        {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        {"partial_rotary_factor": 0.5},
+        {"rms_norm_eps": 1e-5},
+        {"torch_dtype": "bfloat16"},
+        {"head_dim": 8},
+        {"hidden_act": "gelu"},
+        {"attention_bias": True},
+        {"quantization_config": {"quant_method": "fp8"}},
+        {"something_new": None},
+        {"something_new": 1},
+    ],
+)
+def test_another_model_is_another_configuration(change: JsonObject) -> None:
+    assert not same_value(entries(config_json() | change), entries(config_json()))
+
+
+def test_mistral_without_a_window_is_not_mistral_with_the_default_one() -> None:
+    raw = config_json("mistral")
+    assert entries(raw | {"sliding_window": None}) != entries(raw)
+    assert entries(raw | {"sliding_window": 4096}) == entries(raw)
+
+
+def test_contradictions_are_kept_and_reported() -> None:
+    raw = config_json(rope_parameters={"rope_type": "default", "rope_theta": 500000.0}, dtype="float16")
+    config = canonical_config(raw)
+    assert config.entries["rope_theta"] == 10000.0
+    assert len(config.warnings) == 2
+    assert not same_value(config.entries, entries(raw | {"rope_theta": 500000.0}))
+
+
+def test_other_model_types_keep_what_they_say() -> None:
+    raw = config_json("mamba", rope_theta=1.0)
+    assert entries(raw | {"window": None}) == {
+        **{key: value for key, value in raw.items() if key not in ("torch_dtype", "transformers_version")},
+        "dtype": "float32",
+        "window": None,
+    }
+
+
+def test_version_of_the_writer_is_reported_and_no_entry() -> None:
+    config = canonical_config(config_json())
+    assert config.transformers_version == "4.40.0"
+    assert "transformers_version" not in config.entries
+
+
+def test_byte_order_mark_is_accepted(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(config_json()).encode())
+    assert read_model_config(path).entries == entries(config_json())
+
+
+def test_numbers_that_strict_json_lacks_are_kept_apart(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"a": Infinity, "b": NaN, "c": 1e999, "d": 1000000000000000019884624838656}')
+    assert read_model_config(path).entries == {"a": "Infinity", "b": "NaN", "c": "1e999", "d": 1e30}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"hidden_size": 8, "hidden_size": 9}', "the key 'hidden_size' occurs twice"),
+        ('{"a": {"b": 1, "b": 1}}', "the key 'b' occurs twice"),
+        ("[1]", "expected a JSON object, found list"),
+        ("", "not valid JSON"),
+        ('{"a": "\\ud800"}', "not valid JSON"),
+        ('{"a": ' + "[" * 70 + "]" * 70 + "}", "nested deeper"),
+        ('{"a": ' + "9" * 5000 + "}", "not valid JSON"),
+    ],
+)
+def test_damaged_configuration_is_refused(text: str, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(DamagedFile, match=reason) as caught:
+        read_model_config(path)
+    assert str(path) in caught.value.message
+
+
+def test_too_large_or_absent_configuration_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    with pytest.raises(NotFound):
+        read_model_config(path)
+    with path.open("wb") as file:
+        file.truncate(65 * 1024 * 1024)
+    with pytest.raises(DamagedFile, match="more than the"):
+        read_model_config(path)

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvrelease.artifacts import JsonObject
+from kvrelease.errors import DamagedFile
+from kvrelease.release.tokenizer import TextSide, read_text_side
+from tests.release.builders import write_json, write_text_side
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_text_side(tmp_path)
+
+
+def read(directory: Path, config: JsonObject | None = None) -> TextSide:
+    return read_text_side(directory, model_config={"eos_token_id": 2} if config is None else config)
+
+
+def changed(before: TextSide, after: TextSide) -> set[str]:
+    return {name for name in ("tokenizer", "template", "generation") if getattr(before, name) != getattr(after, name)}
+
+
+def test_each_file_changes_its_own_digest_only(model: Path) -> None:
+    before = read(model)
+    write_json(model / "tokenizer.json", {"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 1, "b": 0}}})
+    assert changed(before, read(model)) == {"tokenizer"}
+    before = read(model)
+    write_json(model / "tokenizer_config.json", {"bos_token": "<s>", "chat_template": "{{ other }}"})
+    assert changed(before, read(model)) == {"template"}
+    before = read(model)
+    write_json(model / "tokenizer_config.json", {"bos_token": "<bos>", "chat_template": "{{ other }}"})
+    assert changed(before, read(model)) == {"tokenizer"}
+    before = read(model)
+    write_json(model / "generation_config.json", {"temperature": 0.7})
+    assert changed(before, read(model)) == {"generation"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model", "qwen.tiktoken"],
+)
+def test_every_vocabulary_file_counts(model: Path, name: str) -> None:
+    before = read(model)
+    (model / name).write_text("{}")
+    after = read(model)
+    assert changed(before, after) == {"tokenizer"}
+    (model / name).write_text('{"a": 1}')
+    assert changed(after, read(model)) == {"tokenizer"}
+
+
+def test_who_saved_the_files_does_not_count(model: Path) -> None:
+    before = read(model)
+    write_json(
+        model / "tokenizer_config.json", {"name_or_path": "x", "chat_template": "{{ messages }}", "bos_token": "<s>"}
+    )
+    write_json(model / "generation_config.json", {"transformers_version": "5.24.0", "temperature": 0.6})
+    assert changed(before, read(model)) == set()
+
+
+def test_jinja_file_wins_over_tokenizer_config(model: Path) -> None:
+    (model / "chat_template.jinja").write_text("{{ jinja }}")
+    with_jinja = read(model)
+    assert "differ" in with_jinja.warnings[0]
+    write_json(model / "tokenizer_config.json", {"bos_token": "<s>", "chat_template": "{{ ignored }}"})
+    assert changed(with_jinja, read(model)) == set()
+
+
+def test_one_template_in_either_place_is_one_digest(model: Path) -> None:
+    before = read(model)
+    write_json(model / "tokenizer_config.json", {"bos_token": "<s>"})
+    (model / "chat_template.jinja").write_bytes(b"{{ messages }}")
+    after = read(model)
+    assert changed(before, after) == set()
+    assert after.warnings == ()
+
+
+def test_named_templates_in_list_or_folder_are_one_digest(model: Path) -> None:
+    templates = [{"name": "default", "template": "{{ a }}"}, {"name": "tool_use", "template": "{{ b }}"}]
+    write_json(model / "tokenizer_config.json", {"bos_token": "<s>", "chat_template": templates})
+    before = read(model)
+    named = {item["name"]: item["template"] for item in templates}
+    write_json(model / "tokenizer_config.json", {"bos_token": "<s>", "chat_template": named})
+    assert changed(before, read(model)) == set()
+    write_json(model / "tokenizer_config.json", {"bos_token": "<s>"})
+    (model / "chat_template.jinja").write_text("{{ a }}")
+    (model / "additional_chat_templates").mkdir()
+    (model / "additional_chat_templates" / "tool_use.jinja").write_text("{{ b }}")
+    assert changed(before, read(model)) == set()
+
+
+@pytest.mark.parametrize("template", [1, ["text"], [{"name": "a"}], {"default": 1}])
+def test_malformed_template_is_refused(model: Path, template: object) -> None:
+    write_json(model / "tokenizer_config.json", {"chat_template": template})
+    with pytest.raises(DamagedFile, match="chat_template is neither"):
+        read(model)
+
+
+def test_generation_defaults_come_from_config_where_there_is_no_file(model: Path) -> None:
+    write_json(model / "generation_config.json", {"_from_model_config": True, "eos_token_id": 2, "pad_token_id": None})
+    with_file = read(model)
+    (model / "generation_config.json").unlink()
+    assert changed(with_file, read(model)) == set()
+    assert changed(with_file, read(model, {"eos_token_id": 3})) == {"generation"}
+
+
+def test_a_release_without_text_side_has_none(tmp_path: Path) -> None:
+    assert read_text_side(tmp_path, model_config=None) == TextSide(
+        tokenizer=None, template=None, generation=None, files=(), warnings=()
+    )
