@@ -1,0 +1,1 @@
+"""Prompt sets: load, check, cut into a prefix tree."""

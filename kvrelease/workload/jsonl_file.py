@@ -1,0 +1,69 @@
+"""Prompt sets as JSONL: one OpenAI body a line, as request logs hold them.
+
+A line is a body with optional `id` and `weight` beside the body's own keys, or `{"id", "weight", "prefix", "body"}`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from kvrelease.errors import PromptSetError
+from kvrelease.workload.body import as_object
+from kvrelease.workload.entry import Entry, read_id, read_label, read_weight
+from kvrelease.workload.place import Place, did_you_mean, kind_name, quoted
+
+_WRAPPED_KEYS = frozenset({"id", "weight", "prefix", "body"})
+
+
+def read_jsonl(text: str, *, source: str) -> list[Entry]:
+    """The entries of a JSONL text; blank lines are skipped.
+
+    Raises:
+        PromptSetError: a line is not a JSON object of either form.
+    """
+    # Only "\n" ends a line: JSON strings may hold U+2028 and others that `splitlines` would split at.
+    lines = enumerate(text.split("\n"), start=1)
+    return [_read_line(line, place=Place(source=source, line=number)) for number, line in lines if line.strip()]
+
+
+def _read_line(line: str, *, place: Place) -> Entry:
+    value = _decode(line, place=place)
+    if not isinstance(value, dict):
+        raise place.error(f"the line is {kind_name(value)}, expected a JSON object: one request body")
+    prompt_id = read_id(value.get("id"), place=place)
+    place = msgspec.structs.replace(place, id=prompt_id)
+    if "body" in value:
+        unknown = next((key for key in value if key not in _WRAPPED_KEYS), None)
+        if unknown is not None:
+            raise place.error(
+                f"the key {quoted(unknown)} stands beside `body`", hint=did_you_mean(unknown, _WRAPPED_KEYS)
+            )
+        label = read_label(value.get("prefix"), place=place)
+        body = as_object(value["body"], place=place, path="body")
+    else:
+        label = None
+        body = as_object({k: v for k, v in value.items() if k not in ("id", "weight")}, place=place, path="body")
+    return Entry(
+        place=place,
+        id=prompt_id,
+        weight=read_weight(value.get("weight", 1), place=place),
+        body=body,
+        prefix=label,
+    )
+
+
+def _decode(line: str, *, place: Place) -> object:
+    try:
+        value: object = msgspec.json.decode(line)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise _broken(line, error, place=place) from error
+    return value
+
+
+def _broken(line: str, error: Exception, *, place: Place) -> PromptSetError:
+    # msgspec's own words name the byte and quote nothing of the line.
+    detail = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+    hint = "every line is one complete JSON object"
+    if line.strip() in ("{", "["):
+        hint = "the object spans several lines: write each on one line (`jq -c . FILE`)"
+    return place.error(f"the line is not valid JSON ({detail})", hint=hint)
