@@ -1,0 +1,1 @@
+"""Running inference servers, behind one asynchronous protocol (`base.EngineClient`)."""

@@ -1,0 +1,234 @@
+"""The protocol that every engine speaks: requests, observations, capabilities, counters.
+
+Prewarming, probing and generating are the same `complete` with other requests. A capability that an engine lacks is
+data (`Capabilities`), shows up in the verdict, and is never emulated in silence.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Protocol
+
+import msgspec
+
+from kvrelease.artifacts import JsonObject
+
+
+class EngineKind(enum.StrEnum):
+    """Which server is behind a URL."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    LLAMACPP = "llamacpp"
+    OPENAI = "openai"
+    LOCAL = "local"
+
+
+class Route(enum.StrEnum):
+    """The path that a request is sent to."""
+
+    CHAT = "/v1/chat/completions"
+    COMPLETIONS = "/v1/completions"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One generation, as production sends it plus what a probe needs on top.
+
+    Attributes:
+        route: where it goes.
+        body: production's body, whole; the adapter adds to a copy, and drops nothing from it but its own budget of
+            tokens and, in a request that is not streamed, `stream_options`, which servers refuse there.
+        salt: the key space: the text of the engine's salt field, None for no salt. An engine without salts raises
+            `UsageError` when one is given.
+        max_tokens: tokens to generate, >= 1.
+        top_logprobs: k of the top-k log-probabilities wanted per generated token, 0 for none.
+        bypasses_cache: ask the engine not to read its prefix cache (it may still write it).
+        streams: ask for a stream, so that TTFT can be told; some bypasses exclude it.
+    """
+
+    route: Route
+    body: JsonObject
+    salt: str | None = None
+    max_tokens: int = 1
+    top_logprobs: int = 0
+    bypasses_cache: bool = False
+    streams: bool = False
+
+
+class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """One candidate of a generated position.
+
+    Attributes:
+        token: the text of the token, as the server spells it.
+        logprob: nats, <= 0; a server's stand-in for minus infinity (-9999, null) is kept out of the list.
+    """
+
+    token: str
+    logprob: float
+
+
+class GeneratedToken(msgspec.Struct, frozen=True, kw_only=True):
+    """One generated token.
+
+    Attributes:
+        token: its text, as the server spells it.
+        token_id: its id, None when the server does not tell.
+        logprob: of the chosen token, nats; None when not known (NaN included).
+        top: [k], most probable first; empty when not asked for.
+    """
+
+    token: str
+    token_id: int | None = None
+    logprob: float | None = None
+    top: tuple[TopLogprob, ...] = ()
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """What one request showed. None means "the server does not say", never zero.
+
+    Attributes:
+        text: the generated text (content and reasoning).
+        tokens: [generated], empty when the server reports no log-probabilities.
+        prompt_tokens: length of the prompt in tokens, by the server's own count.
+        cached_tokens: how many of them came from a prefix cache, by the response's own usage.
+        ttft_s: seconds from sending to the first generated token, of a streamed request only.
+        total_s: seconds from sending to the last byte.
+        finish_reason: `stop`, `length`, …
+        model: the model name that the response carries.
+        system_fingerprint: the response's own label; a hint, never deciding.
+        retries: how often it was sent again before it answered. An attempt that failed may have filled the cache, so
+            above zero `cached_tokens` is no evidence of a foreign hit.
+    """
+
+    text: str
+    tokens: tuple[GeneratedToken, ...] = ()
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    ttft_s: float | None = None
+    total_s: float
+    finish_reason: str | None = None
+    model: str | None = None
+    system_fingerprint: str | None = None
+    retries: int = 0
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine can do for us.
+
+    Attributes:
+        has_salt: a request can choose its own key space.
+        has_bypass: a request can be made not to read the cache.
+        has_tokenize: the server tells token ids.
+        has_flush: the server can empty its own cache.
+        reference_heals: a request that bypasses the cache replaces what was cached (one slot), which hides a fault.
+        block_tokens: granularity of a hit in tokens; None when not known.
+        cacheable_limit: prompts that can be resident at once (slots); None when only memory limits it.
+    """
+
+    has_salt: bool = False
+    has_bypass: bool = False
+    has_tokenize: bool = False
+    has_flush: bool = False
+    reference_heals: bool = False
+    block_tokens: int | None = None
+    cacheable_limit: int | None = None
+
+
+class EngineIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server says of itself. Labels are hints: printed, never deciding.
+
+    Attributes:
+        kind: which adapter speaks to it.
+        url: where; for the in-process engine its directory.
+        version: the server's version, None when it does not tell.
+        model: the served model name that requests must carry.
+        context_tokens: longest prompt plus generation, None when not told.
+        process: distinguishes this engine process from its predecessor at the same URL (start time, PID); None when
+            it cannot be told.
+        capacity_tokens: tokens that the engine's device prefix cache can hold, None when not told.
+        capabilities: what can be asked of it.
+        labels: what it claims about its weights (`root`, `model_path`, `weight_version`, …).
+        runtime: settings that change KV's bytes or layout, as far as the server tells them.
+        runtime_unread: names of such settings that it does not tell.
+    """
+
+    kind: EngineKind
+    url: str
+    version: str | None
+    model: str
+    context_tokens: int | None
+    process: str | None
+    capacity_tokens: int | None = None
+    capabilities: Capabilities
+    labels: dict[str, str] = {}
+    runtime: dict[str, str] = {}
+    runtime_unread: tuple[str, ...] = ()
+
+
+class Counters(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens counted by the server since it started, summed over its internal engines.
+
+    Attributes:
+        queried_tokens: prompt tokens looked up in the prefix cache (or prompt tokens seen, where only that is told).
+        cached_tokens: of these, found in a local cache.
+        external_cached_tokens: found in a store outside the process; None when the server has no such counter.
+        running_requests: requests in flight, None when not told.
+    """
+
+    queried_tokens: float
+    cached_tokens: float
+    external_cached_tokens: float | None = None
+    running_requests: float | None = None
+
+    @property
+    def all_cached_tokens(self) -> float:
+        """Found in any cache, local or external."""
+        return self.cached_tokens + (self.external_cached_tokens or 0)
+
+
+class EngineClient(Protocol):
+    """One replica. Opened with `async with`; whoever opens closes."""
+
+    @property
+    def kind(self) -> EngineKind:
+        """Which adapter this is."""
+
+    @property
+    def url(self) -> str:
+        """How messages name it."""
+
+    async def identify(self) -> EngineIdentity:
+        """Who answers; asked again on every call.
+
+        Raises:
+            WrongModel: the server does not serve the model that was asked for, or serves several and none was named.
+            ServiceError: it did not answer properly.
+        """
+
+    async def tokenize(self, request: Request) -> tuple[int, ...] | None:
+        """[prompt] token ids of a request by the server's own tokenizer and chat template; None when it cannot tell.
+
+        Raises:
+            ServiceError: it can tell, and failed.
+        """
+
+    async def complete(self, request: Request) -> Observation:
+        """What one request shows.
+
+        Raises:
+            UsageError: the request asks for what `Capabilities` denies.
+            PromptTooLong: prompt and generation do not fit the context.
+            ServiceError: no proper answer within the deadline, after the retries that are safe.
+        """
+
+    async def counters(self) -> Counters | None:
+        """The server's own counters; None when it exposes none that can be used."""
+
+    async def flush(self) -> bool | None:
+        """Empties this engine's own cache: True done, False refused, None when the reply does not tell.
+
+        Callers need the user's `--allow-flush`. Never touches a shared store.
+        """
+
+    async def aclose(self) -> None:
+        """Closes connections; the engine keeps running."""

@@ -1,0 +1,311 @@
+"""One server over HTTP: deadlines, retries, size limits; every exception of httpx is translated here, once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+import httpx
+import msgspec
+
+from kvrelease import __version__
+from kvrelease.artifacts import JsonObject
+from kvrelease.config import DEFAULT_TIMEOUT_S
+from kvrelease.engines.address import Address
+from kvrelease.engines.foreign import as_list, as_object, is_object
+from kvrelease.engines.replies import Event, Redactor, Reply, parse_json, parse_object, refusal
+from kvrelease.engines.retry import BACKOFF_S, MAX_RETRIES, may_pass, pause_s
+from kvrelease.engines.sse import EventReader
+from kvrelease.errors import InputError, ServiceError, ServiceTimeout, UnexpectedReply, Unreachable, UsageError
+
+logger = logging.getLogger(__name__)
+
+# No TCP handshake in a data centre takes longer; without it a black-holed address costs the whole deadline.
+CONNECT_S = 10.0
+# 20 log-probabilities for each of 4,000 tokens are about 8 MB of JSON.
+MAX_REPLY_BYTES = 64 * 1024 * 1024
+# Uvicorn drops idle connections after 5 s; a request sent on one that is just closing would count as a retry.
+KEEPALIVE_S = 2.0
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*\Z")
+
+
+class _Broken(Exception):
+    """A stream ended before its end was announced."""
+
+
+class Transport:
+    """The connections to one server. Opened with `async with`; whoever opens closes.
+
+    Attributes:
+        address: where the server is.
+        redactor: cleans what the server wrote before it is repeated.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        headers: Mapping[str, str] | None = None,
+        api_key: str | None = None,
+        max_retries: int = MAX_RETRIES,
+        backoff_s: float = BACKOFF_S,
+        max_reply_bytes: int = MAX_REPLY_BYTES,
+        connector: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """Prepares connections; none is made yet.
+
+        Args:
+            address: where the server is.
+            timeout_s: deadline of one call, its retries and waits included.
+            headers: sent with every request, never logged.
+            api_key: sent as a bearer token, never logged.
+            max_retries: of one call.
+            backoff_s: the first wait; each further one is twice as long.
+            max_reply_bytes: a larger answer is refused.
+            connector: replaces the network, in tests.
+
+        Raises:
+            UsageError: a time-out that is none, a header or a key that HTTP cannot carry.
+        """
+        if not (math.isfinite(timeout_s) and timeout_s > 0):
+            raise UsageError(f"a time-out is a number of seconds above zero, not {timeout_s}")
+        self.address = address
+        self._timeout_s = timeout_s
+        self._max_retries = max_retries
+        self._backoff_s = backoff_s
+        self._max_reply_bytes = max_reply_bytes
+        sent = _checked_headers(headers or {}, api_key=api_key)
+        self.redactor = Redactor([*sent.values(), *(value.split()[-1] for value in sent.values() if value.split())])
+        self._client = httpx.AsyncClient(
+            headers={"user-agent": f"kvrelease/{__version__}", "accept-encoding": "identity", **sent},
+            timeout=httpx.Timeout(None, connect=CONNECT_S),
+            limits=httpx.Limits(keepalive_expiry=KEEPALIVE_S),
+            follow_redirects=False,
+            # Proxies and certificates of the environment are for other machines: a proxy cannot reach our loopback.
+            trust_env=not address.is_loopback,
+            transport=connector,
+        )
+
+    @property
+    def url(self) -> str:
+        """The base URL, as messages show it."""
+        return self.address.url
+
+    async def __aenter__(self) -> Self:
+        """Itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes the connections."""
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        await self._client.aclose()
+
+    async def get(self, path: str, *, is_optional: bool = False) -> Reply:
+        """The answer to a GET, of any status. An optional route is not retried when its answer is an error."""
+        return await self._exchange("GET", path, retries_statuses=not is_optional)
+
+    async def post(self, path: str, body: JsonObject, *, is_repeatable: bool = True) -> Reply:
+        """The answer to a POST, of any status. One that changes the server is sent once (`is_repeatable=False`)."""
+        return await self._exchange(
+            "POST", path, body=body, retries_statuses=is_repeatable, is_repeatable=is_repeatable
+        )
+
+    async def stream(self, path: str, body: JsonObject) -> Reply:
+        """The answer to a POST that asks for an event stream; without `events` where the server sent none."""
+        return await self._exchange("POST", path, body=body, streams=True)
+
+    async def get_object(self, path: str) -> JsonObject:
+        """The JSON object at a path.
+
+        Raises:
+            ServiceError: there is none.
+        """
+        reply = await self.get(path)
+        if not reply.is_ok:
+            raise refusal(reply, redactor=self.redactor)
+        return parse_object(reply)
+
+    async def find_object(self, path: str) -> JsonObject | None:
+        """The JSON object at a path that the server need not have; None when it gives no such answer.
+
+        Raises:
+            ServiceError: nobody answers at all.
+        """
+        reply = await self.get(path, is_optional=True)
+        if not reply.is_ok:
+            return None
+        try:
+            return parse_object(reply)
+        except UnexpectedReply:
+            return None
+
+    async def post_object(self, path: str, body: JsonObject) -> JsonObject:
+        """The JSON object that answers a POST.
+
+        Raises:
+            ServiceError: there is none.
+        """
+        reply = await self.post(path, body)
+        if not reply.is_ok:
+            raise refusal(reply, redactor=self.redactor, body=body)
+        return parse_object(reply)
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: JsonObject | None = None,
+        streams: bool = False,
+        retries_statuses: bool = True,
+        is_repeatable: bool = True,
+    ) -> Reply:
+        what = f"{method} {self.url}{path.partition('?')[0]}"
+        content = None if body is None else _encoded(body, what=what)
+        deadline = time.monotonic() + self._timeout_s
+        retries = 0
+        while True:
+            reply: Reply | None = None
+            try:
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    reply = await self._attempt(what, method, path, content=content, streams=streams, retries=retries)
+            except TimeoutError as error:
+                raise ServiceTimeout(
+                    f"{what}: no complete answer within {self._timeout_s:g} s ({retries} retries)",
+                    hint="raise --timeout, or look at the server's queue",
+                ) from error
+            except (httpx.HTTPError, _Broken) as error:
+                fault, may_repeat = self._translated(error, what=what, retries=retries)
+                if not (may_repeat and is_repeatable) or retries >= self._max_retries:
+                    raise fault from error
+                pause = pause_s(retries, backoff_s=self._backoff_s, retry_after=None)
+                if time.monotonic() + pause >= deadline:
+                    raise fault from error
+            else:
+                if not (retries_statuses and may_pass(reply.status, reply.data)) or retries >= self._max_retries:
+                    return reply
+                asked = reply.headers.get("retry-after")
+                pause = pause_s(retries, backoff_s=self._backoff_s, retry_after=asked)
+                if time.monotonic() + pause >= deadline:
+                    return reply
+            retries += 1
+            logger.debug("%s: retry %d in %.2f s", what, retries, pause)
+            await asyncio.sleep(pause)
+
+    async def _attempt(
+        self, what: str, method: str, path: str, *, content: bytes | None, streams: bool, retries: int
+    ) -> Reply:
+        headers = {} if content is None else {"content-type": "application/json"}
+        start = time.perf_counter()
+        async with self._client.stream(method, self.url + path, content=content, headers=headers) as response:
+            raw, reader, events = bytearray(), EventReader(), list[Event]()
+            is_stream = streams and response.is_success
+            names = {name.lower(): value for name, value in response.headers.items()}
+            async for chunk in response.aiter_bytes():
+                if len(raw) + len(chunk) > self._max_reply_bytes:
+                    raise UnexpectedReply(f"{what}: the answer is larger than {self._max_reply_bytes} bytes")
+                raw += chunk
+                at_s = time.perf_counter() - start
+                if is_stream:
+                    events += [_event(data, what=what, at_s=at_s) for data in reader.feed(chunk)]
+            total_s = time.perf_counter() - start
+            if is_stream:
+                events += _last_events(reader, what=what, at_s=total_s)
+            if events and not (reader.is_done or any(_ends(event.payload) for event in events)):
+                raise _Broken
+            if reader.is_done and not events:
+                raise UnexpectedReply(f"{what}: the stream ended without an event")
+            data = b"" if events else bytes(raw)
+            logger.debug("%s: %d in %.3f s", what, response.status_code, total_s)
+            return Reply(
+                what=what,
+                status=response.status_code,
+                headers=names,
+                data=data,
+                events=tuple(events),
+                total_s=total_s,
+                retries=retries,
+            )
+
+    def _translated(self, error: Exception, *, what: str, retries: int) -> tuple[ServiceError, bool]:
+        """The error of ours for one of httpx, and whether to try again."""
+        after = f" ({retries} retries)" if retries else ""
+        match error:
+            case httpx.ConnectTimeout():
+                hint = "check the address, the network and firewalls"
+                return Unreachable(f"{what}: no connection within {CONNECT_S:g} s{after}", hint=hint), True
+            case httpx.ConnectError() if "CERTIFICATE" in str(error).upper() or "SSL" in str(error).upper():
+                hint = "check the scheme (http or https), and SSL_CERT_FILE for a private authority"
+                return Unreachable(f"{what}: TLS failed: {_reason(error)}", hint=hint), False
+            case httpx.ConnectError() | httpx.ProxyError():
+                hint = "is the server running, and is this its host and port?"
+                return Unreachable(f"{what}: cannot connect{after}: {_reason(error)}", hint=hint), True
+            case _Broken() | httpx.NetworkError() | httpx.RemoteProtocolError():
+                hint = "the server may have crashed or restarted; see its log"
+                return Unreachable(
+                    f"{what}: the connection broke before the answer was complete{after}", hint=hint
+                ), True
+            case httpx.TimeoutException():
+                return ServiceTimeout(f"{what}: no answer in time{after}"), False
+            case _:
+                return UnexpectedReply(f"{what}: the answer is not proper HTTP: {type(error).__name__}"), False
+
+
+def _event(data: str, *, what: str, at_s: float) -> Event:
+    return Event(payload=parse_json(data.encode(), what=f"{what} (event of the stream)", headers={}), at_s=at_s)
+
+
+def _last_events(reader: EventReader, *, what: str, at_s: float) -> list[Event]:
+    """The events that no blank line ended; one that was cut short means that the connection broke."""
+    try:
+        return [_event(data, what=what, at_s=at_s) for data in reader.close()]
+    except UnexpectedReply as error:
+        raise _Broken from error
+
+
+def _ends(payload: object) -> bool:
+    """Whether an event says that the generation is finished: some servers send no `[DONE]` after it."""
+    if not is_object(payload):
+        return False
+    choices = [as_object(choice) for choice in as_list(payload.get("choices"))]
+    return "error" in payload or any(choice.get("finish_reason") for choice in choices)
+
+
+def _encoded(body: JsonObject, *, what: str) -> bytes:
+    try:
+        return msgspec.json.encode(body)
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise InputError(f"{what}: the request cannot be written as JSON ({type(error).__name__})") from error
+
+
+def _checked_headers(headers: Mapping[str, str], *, api_key: str | None) -> dict[str, str]:
+    sent = {name.lower(): value.strip() for name, value in headers.items()}
+    if api_key is not None:
+        if "authorization" in sent:
+            raise UsageError("both an API key and an authorization header are given", hint="drop one of them")
+        sent["authorization"] = f"Bearer {api_key.strip()}"
+    for name, value in sent.items():
+        if not _HEADER_NAME.match(name):
+            raise UsageError("a header's name has characters that HTTP cannot carry (not shown here)")
+        if not _HEADER_VALUE.match(value):
+            raise UsageError(f"the value of the header {name!r} has characters that HTTP cannot carry (not shown here)")
+    return sent
+
+
+def _reason(error: Exception) -> str:
+    """The innermost cause in the operating system's words, without addresses of objects."""
+    return str(error).strip() or type(error).__name__

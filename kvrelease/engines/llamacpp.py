@@ -1,0 +1,192 @@
+"""llama.cpp's server: slots instead of a block cache, a bypass that overwrites, and its tokenizer.
+
+Source: llama.cpp b11434, tools/server: `cache_prompt` and slots (server-context.cpp), `/props`, `/slots`, `/tokenize`,
+`/apply-template` (server-context.cpp), metric names (server-task.cpp, `to_metrics`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from kvrelease.artifacts import JsonObject
+from kvrelease.engines.base import Capabilities, Counters, EngineIdentity, EngineKind, Observation, Request, Route
+from kvrelease.engines.foreign import as_count, as_ids, as_list, as_object, as_text, at, is_object, label
+from kvrelease.engines.http import Transport
+from kvrelease.engines.metrics import parse_metrics
+from kvrelease.engines.openai import OpenAIRoutes, labels_of, refuse_unsupported
+from kvrelease.engines.process import process_behind
+from kvrelease.engines.replies import parse_object, refusal
+from kvrelease.errors import UnexpectedReply, UsageError
+
+# Settings of KV's bytes or layout that no route of the server tells (b11434).
+_UNREAD = ("dtype", "kv_cache_dtype", "flash_attention", "rope_overrides", "gpu_layers")
+_ROUTELESS = (404, 405, 501)
+
+
+class LlamaCppClient:
+    """One llama.cpp server.
+
+    A slot keeps one prompt, and a hit is any common prefix of tokens. A request that bypasses the cache replaces what
+    its slot held, so a reference leg heals what a production leg would have shown.
+    """
+
+    kind = EngineKind.LLAMACPP
+
+    def __init__(self, transport: Transport, *, model: str | None = None) -> None:
+        """Speaks over `transport`, which it closes; `model` None for the only one that is served."""
+        self._transport = transport
+        self._routes = OpenAIRoutes(transport, model=model)
+
+    @property
+    def url(self) -> str:
+        """How messages name it."""
+        return self._transport.url
+
+    async def identify(self) -> EngineIdentity:
+        """Who answers."""
+        model = await self._routes.served()
+        props = await self._transport.find_object("/props") or {}
+        version = as_text(props.get("build_info"))
+        slots = as_count(props.get("total_slots"))
+        slot_context = as_count(at(props, "default_generation_settings", "n_ctx")) or model.context_tokens
+        settings = {
+            "engine": "llamacpp",
+            "version": version,
+            "context": label(slot_context),
+            "weights_format": as_text(props.get("model_ftype")),
+        }
+        return EngineIdentity(
+            kind=self.kind,
+            url=self.url,
+            version=version,
+            model=await self._routes.model_name(),
+            context_tokens=slot_context,
+            process=await self._process(),
+            capacity_tokens=slots * slot_context if slots and slot_context else None,
+            capabilities=Capabilities(
+                has_bypass=True,
+                has_tokenize=True,
+                has_flush=props.get("endpoint_slots") is not False,
+                reference_heals=True,
+                block_tokens=1,
+                cacheable_limit=slots,
+            ),
+            labels=labels_of(model) | _labels(props, model.details),
+            runtime={name: value for name, value in settings.items() if value},
+            runtime_unread=(*(() if version else ("version",)), *_UNREAD),
+        )
+
+    async def tokenize(self, request: Request) -> tuple[int, ...] | None:
+        """[prompt] token ids as the server makes them for this route; None for several prompts, images, or no route."""
+        if request.route is Route.COMPLETIONS:
+            prompt = request.body.get("prompt")
+            items = as_list(prompt)
+            if len(items) == 1 and (isinstance(items[0], str) or as_ids(items[0])):
+                prompt = items[0]
+            if (ids := as_ids(prompt)) is not None:
+                return ids or None
+            return await self._token_ids(prompt) if isinstance(prompt, str) else None
+        if _has_media(request.body):
+            return None
+        reply = await self._transport.post("/apply-template", request.body)
+        if reply.status in _ROUTELESS:
+            return None
+        if not reply.is_ok:
+            raise refusal(reply, redactor=self._transport.redactor, body=request.body)
+        prompt = as_text(parse_object(reply).get("prompt"))
+        if prompt is None:
+            raise UnexpectedReply(f"{reply.what}: the answer has no prompt")
+        return await self._token_ids(prompt)
+
+    async def complete(self, request: Request) -> Observation:
+        """What one request shows."""
+        refuse_unsupported(request, kind=self.kind, has_salt=False, has_bypass=True)
+        extra: JsonObject = {"cache_prompt": False} if request.bypasses_cache else {}
+        found, payload = await self._routes.complete_with_payload(request, extra=extra)
+        if found.cached_tokens is None:
+            # Builds before usage carried it, and chats whose usage a proxy drops.
+            cached = as_count(at(payload, "timings", "cache_n"))
+            return msgspec.structs.replace(found, cached_tokens=cached)
+        return found
+
+    async def counters(self) -> Counters | None:
+        """Prompt tokens seen and reused; None without `--metrics`, or in builds that do not count reuse."""
+        reply = await self._transport.get("/metrics", is_optional=True)
+        if not reply.is_ok:
+            return None
+        try:
+            metrics = parse_metrics(reply.data.decode("utf-8", "replace"), source=reply.what)
+        except UnexpectedReply:
+            return None
+        # `prompt_tokens` leaves out what was reused.
+        computed = metrics.total("llamacpp:prompt_tokens")
+        cached = metrics.total("llamacpp:prompt_tokens_cached")
+        if computed is None or cached is None:
+            return None
+        return Counters(
+            queried_tokens=computed + cached,
+            cached_tokens=cached,
+            running_requests=metrics.total("llamacpp:requests_processing"),
+        )
+
+    async def flush(self) -> bool | None:
+        """Erases every slot: False when one is refused, else None and never True.
+
+        The server may hold copies of earlier prompts in host memory (`--cache-ram`, on by default), which erasing slots
+        does not touch, from which an empty slot is filled again, and which no route shows. So an erase proves nothing.
+        """
+        props = await self._transport.get_object("/props")
+        slots = as_count(props.get("total_slots"))
+        if not slots:
+            raise UnexpectedReply(f"GET {self.url}/props: the answer does not tell the number of slots")
+        for slot in range(slots):
+            reply = await self._transport.post(f"/slots/{slot}?action=erase", {}, is_repeatable=False)
+            if reply.status in _ROUTELESS:
+                raise UsageError(
+                    f"{self.url} has no route that erases its slots",
+                    hint="start llama-server with --slot-save-path DIR, or restart it",
+                )
+            if reply.status in (400, 409, 500, 503):
+                return False
+            if not reply.is_ok:
+                raise refusal(reply, redactor=self._transport.redactor)
+        return None
+
+    async def aclose(self) -> None:
+        """Closes connections; the engine keeps running."""
+        await self._transport.aclose()
+
+    async def _token_ids(self, text: str) -> tuple[int, ...] | None:
+        # Both are what the completion routes use; the route's own default would leave out a BOS that they add.
+        body: JsonObject = {"content": text, "add_special": True, "parse_special": True}
+        reply = await self._transport.post("/tokenize", body)
+        if reply.status in _ROUTELESS:
+            return None
+        if not reply.is_ok:
+            raise refusal(reply, redactor=self._transport.redactor, body=body)
+        ids = as_ids(parse_object(reply).get("tokens"))
+        if ids is None:
+            raise UnexpectedReply(f"{reply.what}: the answer has no list of token ids")
+        return ids
+
+    async def _process(self) -> str | None:
+        """The start time that `/metrics` carries in a header, else the process behind the port."""
+        reply = await self._transport.get("/metrics", is_optional=True)
+        started = reply.headers.get("process-start-time-unix") if reply.is_ok else None
+        return f"started:{started}" if started else await process_behind(self._transport.address)
+
+
+def _labels(props: JsonObject, details: JsonObject) -> dict[str, str]:
+    found = {name: as_text(props.get(name)) for name in ("model_path", "model_alias", "model_ftype")}
+    found |= {name: label(details.get(name)) for name in ("n_params", "size")}
+    return {name: value for name, value in found.items() if value}
+
+
+def _has_media(body: JsonObject) -> bool:
+    parts = [
+        part
+        for message in map(as_object, as_list(body.get("messages")))
+        for part in as_list(message.get("content"))
+        if is_object(part)
+    ]
+    return any(part.get("type") not in ("text", "input_text") for part in parts)

@@ -1,0 +1,464 @@
+"""The in-process engine: transformers, greedy, with a block-wise prefix cache that any key can be tried on.
+
+It serves as the reference that is clean by construction, as the demo's pair of workers, and as the instrument that
+measures what staleness looks like (`stale_and_clean`).
+"""
+
+# ruff: noqa: PLC0415 - torch costs seconds, and is there only with the `local` extra
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self, cast
+
+from kvrelease.engines.base import (
+    Capabilities,
+    Counters,
+    EngineIdentity,
+    EngineKind,
+    GeneratedToken,
+    Observation,
+    Request,
+    TopLogprob,
+)
+from kvrelease.engines.block_cache import TOKENS_ONLY, BlockCache, KeyScheme, cacheable_blocks
+from kvrelease.engines.blocks import ITEM_BYTES, Block, BlockShape
+from kvrelease.engines.local_release import LoadedRelease, load
+from kvrelease.engines.local_tokens import TokenCodec
+from kvrelease.engines.prompt_body import StopRule, stop_rule_of
+from kvrelease.errors import PromptTooLong, UnsupportedRelease, UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+DEFAULT_BLOCK_TOKENS = 16  # vLLM's on a GPU
+# The quietest: hits and cold runs agree within 1e-4 nats (tests/engines/test_local.py). Also the fastest where the CPU
+# has no bf16 instructions: 850 tokens of SmolLM2-135M took 3 s against 15 to 20 on two busy cores.
+DEFAULT_DTYPE = "float32"
+_OPENED = itertools.count(1)
+
+
+class KvLayer(Protocol):
+    """KV of one layer; keys and values are [1, kv_heads, tokens, head_dim]."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+
+class KvCache(Protocol):
+    """What transformers' `DynamicCache` offers us."""
+
+    layers: Sequence[KvLayer]
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int) -> object:
+        """Appends tokens to one layer."""
+
+
+class ModelOutput(Protocol):
+    """What a causal model returns; logits are [1, kept positions, vocabulary]."""
+
+    logits: torch.Tensor
+
+
+async def open_local(
+    directory: Path,
+    *,
+    cache: BlockCache | None = None,
+    key_scheme: KeyScheme = TOKENS_ONLY,
+    block_tokens: int = DEFAULT_BLOCK_TOKENS,
+    dtype: str = DEFAULT_DTYPE,
+    threads: int | None = None,
+) -> LocalEngine:
+    """An engine that serves the release in a directory.
+
+    Args:
+        directory: config.json, safetensors weights, tokenizer.
+        cache: where blocks are kept; engines that are given the same one share it. None for one of its own.
+        key_scheme: what keys a block.
+        block_tokens: tokens of a block, >= 1.
+        dtype: `float32`, `bfloat16` or `float16`; of weights and KV.
+        threads: for torch, process-wide; None leaves its setting alone.
+
+    Raises:
+        MissingExtra: torch or transformers is not installed.
+        UsageError: an argument is out of range.
+        InputError: the directory cannot be loaded; `UnsupportedRelease` when it is whole, and cannot run here.
+    """
+    if dtype not in ITEM_BYTES:
+        raise UsageError(f"opening {directory} in process: dtype {dtype!r} is none of {', '.join(ITEM_BYTES)}")
+    if block_tokens < 1 or (threads is not None and threads < 1):
+        raise UsageError(f"opening {directory} in process: block_tokens and threads must be at least 1")
+    engine = await asyncio.to_thread(
+        _open, directory, cache or BlockCache(), key_scheme, block_tokens=block_tokens, dtype=dtype, threads=threads
+    )
+    engine.cache.attach()
+    return engine
+
+
+def _open(
+    directory: Path, cache: BlockCache, key_scheme: KeyScheme, *, block_tokens: int, dtype: str, threads: int | None
+) -> LocalEngine:
+    release = load(directory, dtype=dtype)
+    shape = _kv_shape(release, directory, block_tokens=block_tokens, dtype=dtype)
+    return LocalEngine(directory, release, cache, key_scheme, shape=shape, threads=threads)
+
+
+class LocalEngine:
+    """One in-process worker; opened by `open_local`.
+
+    Generation is greedy whatever the body says: `temperature`, `top_p`, `seed`, penalties, `logit_bias` and
+    `response_format` are ignored, as probes override them on every engine, and so is `model`. The body's `stop`,
+    `stop_token_ids` and `ignore_eos` are followed. Blocks of the prompt are cached, not those of generated tokens.
+    One request runs at a time.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        release: LoadedRelease,
+        cache: BlockCache,
+        key_scheme: KeyScheme,
+        *,
+        shape: BlockShape,
+        threads: int | None,
+    ) -> None:
+        self.cache = cache
+        self.scratch = BlockCache()
+        self.key_scheme = key_scheme
+        self.shape = shape
+        self.process = f"{os.getpid()}-{next(_OPENED)}-{time.time_ns()}"
+        self._directory = directory
+        self._release = release
+        self._tokens = TokenCodec(release, name=self.url)
+        self._threads = threads
+        self._running = threading.Lock()
+        self._is_open = True
+        self._queried_tokens = 0
+        self._cached_tokens = 0
+        self._file_tokens = 0
+
+    @property
+    def kind(self) -> EngineKind:
+        """Always `local`."""
+        return EngineKind.LOCAL
+
+    @property
+    def url(self) -> str:
+        """The directory."""
+        return str(self._directory)
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a block."""
+        return self.shape.tokens
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Gives up its share of the cache; the blocks stay for others who hold it."""
+        if self._is_open:
+            self._is_open = False
+            self.cache.detach()
+
+    async def identify(self) -> EngineIdentity:
+        """Who answers; the version is that of transformers and torch."""
+        versions = self._release.versions
+        return EngineIdentity(
+            kind=self.kind,
+            url=self.url,
+            version=" ".join(f"{name} {version}" for name, version in versions.items()),
+            model=self._directory.resolve().name,
+            context_tokens=self._release.context_tokens,
+            process=self.process,
+            capacity_tokens=self.cache.max_bytes // (2 * self.shape.half_bytes) * self.block_tokens,
+            capabilities=Capabilities(
+                has_salt=True, has_bypass=True, has_tokenize=True, has_flush=True, block_tokens=self.block_tokens
+            ),
+            labels={"root": self.url},
+            runtime={
+                "dtype": self.shape.dtype,
+                "kv_cache_dtype": self.shape.dtype,
+                "attention": self._release.attention,
+                **versions,
+            },
+        )
+
+    async def tokenize(self, request: Request) -> tuple[int, ...]:
+        """[prompt] token ids by the release's own tokenizer and chat template.
+
+        Raises:
+            Refused: the body is malformed, or the template refuses the messages.
+        """
+        return await asyncio.to_thread(self._tokens.encode, request)
+
+    async def complete(self, request: Request) -> Observation:
+        """What one request shows; TTFT is told whether or not the request streams.
+
+        A request that bypasses the cache reads nothing from it, and writes the blocks that are not there yet.
+
+        Raises:
+            UsageError: `max_tokens` or `top_logprobs` out of range.
+            PromptTooLong: prompt and generation do not fit the context.
+            Refused: the body is malformed, or the template refuses the messages.
+            InputError: the cache's directory cannot be written.
+        """
+        started = time.perf_counter()
+        return await asyncio.to_thread(self._complete, request, started=started)
+
+    async def counters(self) -> Counters:
+        """Its own counters; requests that bypass the cache are not looked up, and not counted."""
+        return Counters(
+            queried_tokens=self._queried_tokens,
+            cached_tokens=self._cached_tokens - self._file_tokens,
+            external_cached_tokens=self._file_tokens if self.cache.has_files else None,
+        )
+
+    async def flush(self) -> bool:
+        """Empties its memory cache; False when blocks remain in a directory, or when others hold the cache too."""
+        if self.cache.is_shared:
+            return False
+        return self.cache.clear()
+
+    def _complete(self, request: Request, *, started: float) -> Observation:
+        token_ids = self._tokens.encode(request)
+        self._check_fits(token_ids, request)
+        keys = self.key_scheme.block_keys(token_ids, block_tokens=self.block_tokens, salt=request.salt)
+        with self._running:
+            cached: tuple[Block, ...] = ()
+            if not request.bypasses_cache:
+                usable = cacheable_blocks(len(token_ids), self.block_tokens)
+                found = self.cache.prefix(keys[:usable], self.shape)
+                cached = found.blocks
+                self._queried_tokens += len(token_ids)
+                self._cached_tokens += len(cached) * self.block_tokens
+                self._file_tokens += found.from_files * self.block_tokens
+            return self._answer(
+                token_ids,
+                cached,
+                request,
+                started=started,
+                keep=lambda kv: self.cache.store(keys, self.shape, lambda index: _cut_block(kv, index, self.shape)),
+            )
+
+    def _check_fits(self, token_ids: Sequence[int], request: Request) -> None:
+        if request.max_tokens < 1 or request.top_logprobs < 0:
+            raise UsageError(f"{self.url} in process: max_tokens must be at least 1, top_logprobs at least 0")
+        context = self._release.context_tokens
+        if context is not None and len(token_ids) + request.max_tokens > context:
+            raise PromptTooLong(
+                f"{self.url} in process: {len(token_ids)} prompt tokens and {request.max_tokens} to generate do not "
+                f"fit its context of {context}"
+            )
+
+    def _answer(
+        self,
+        token_ids: Sequence[int],
+        cached: Sequence[Block],
+        request: Request,
+        *,
+        started: float,
+        keep: Callable[[KvCache], None] | None = None,
+    ) -> Observation:
+        """Greedy generation over cached blocks; `keep` gets the KV of the whole prompt."""
+        import torch
+
+        stop = stop_rule_of(request)
+        with torch.inference_mode():
+            kv = self._restore(cached)
+            logits = self._forward(token_ids[len(cached) * self.block_tokens :], kv)
+            tokens = [self._choose(logits, top=request.top_logprobs)]
+            ttft_s = time.perf_counter() - started
+            if keep is not None:
+                keep(kv)
+            generated = [_chosen(tokens[-1])]
+            while (finish_reason := self._finish_reason(generated, stop, request)) is None:
+                logits = self._forward(generated[-1:], kv)
+                tokens.append(self._choose(logits, top=request.top_logprobs))
+                generated.append(_chosen(tokens[-1]))
+        text = self._tokens.text_before(stop.texts, generated)
+        return Observation(
+            text=self._tokens.text(generated) if text is None else text,
+            tokens=tuple(tokens),
+            prompt_tokens=len(token_ids),
+            cached_tokens=len(cached) * self.block_tokens,
+            ttft_s=ttft_s,
+            total_s=time.perf_counter() - started,
+            finish_reason=finish_reason,
+            model=self._directory.resolve().name,
+        )
+
+    def _finish_reason(self, generated: Sequence[int], stop: StopRule, request: Request) -> str | None:
+        """Why a generation ends here, None when it goes on."""
+        end_ids = stop.token_ids | (frozenset() if stop.ignores_eos else self._release.eos_ids)
+        if generated[-1] in end_ids or self._tokens.text_before(stop.texts, generated) is not None:
+            return "stop"
+        return "length" if len(generated) == request.max_tokens else None
+
+    def _forward(self, token_ids: Sequence[int], kv: KvCache) -> torch.Tensor:
+        """[vocabulary] logits after the last token; `kv` grows by the tokens."""
+        import torch
+
+        if self._threads is not None:
+            torch.set_num_threads(self._threads)  # worker threads do not inherit it
+        return _run(self._release, torch.tensor([list(token_ids)]), kv)
+
+    def _choose(self, logits: torch.Tensor, *, top: int) -> GeneratedToken:
+        logprobs = logits.float().log_softmax(-1)
+        chosen = int(logprobs.argmax())
+        logprob = float(logprobs[chosen])
+        best = logprobs.topk(min(top, len(logprobs)))
+        return GeneratedToken(
+            token=self._tokens.spell(chosen),
+            token_id=chosen,
+            logprob=None if math.isnan(logprob) else logprob,
+            top=tuple(
+                TopLogprob(token=self._tokens.spell(token_id), logprob=value)
+                for value, token_id in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+                if math.isfinite(value)
+            ),
+        )
+
+    def _restore(self, blocks: Sequence[Block]) -> KvCache:
+        """A cache of transformers that holds these blocks."""
+        kv = cast(KvCache, self._release.empty_kv())
+        if blocks:
+            keys = _joined([block.keys for block in blocks], self.shape)
+            values = _joined([block.values for block in blocks], self.shape)
+            for layer in range(self.shape.layers):
+                kv.update(keys[layer].unsqueeze(0), values[layer].unsqueeze(0), layer)
+        return kv
+
+    def _blocks(self, token_ids: Sequence[int], scratch: BlockCache, *, salt: str | None) -> list[Block]:
+        """[usable blocks] of a prompt under these weights, computed where neither cache has them from this engine."""
+        import torch
+
+        usable = cacheable_blocks(len(token_ids), self.block_tokens)
+        prefix = token_ids[: usable * self.block_tokens]
+        keys = KeyScheme(namespace=self.process).block_keys(prefix, block_tokens=self.block_tokens)
+        own_keys = self.key_scheme.block_keys(prefix, block_tokens=self.block_tokens, salt=salt)
+        with self._running, torch.inference_mode():
+            blocks = list(scratch.prefix(keys, self.shape).blocks)
+            if len(blocks) < usable and self.cache.has_single_writer:
+                own = self.cache.prefix(own_keys, self.shape).blocks
+                blocks += own[len(blocks) :]
+            if len(blocks) < usable:
+                kv = self._restore(blocks)
+                self._forward(prefix[len(blocks) * self.block_tokens :], kv)
+                blocks += [_cut_block(kv, index, self.shape) for index in range(len(blocks), usable)]
+                scratch.store(keys, self.shape, blocks.__getitem__)
+        return blocks
+
+    def _answer_over(self, token_ids: Sequence[int], blocks: Sequence[Block], request: Request) -> Observation:
+        with self._running:
+            return self._answer(token_ids, blocks, request, started=time.perf_counter())
+
+
+async def stale_and_clean(
+    old: LocalEngine, new: LocalEngine, request: Request, *, scratch: BlockCache | None = None
+) -> tuple[Observation, Observation]:
+    """What `new` answers over KV that `old` computed, and over its own: both are hits of the same length.
+
+    This is what a tokens-only key does after an upgrade, without an engine to upgrade. Neither engine's own cache is
+    written, nor read unless all that is in it is its own. Prompts shorter than a block and a token have nothing to be
+    stale in: `cached_tokens` is then 0.
+
+    Args:
+        old: the release before.
+        new: the release whose answer is wanted; its tokenizer and template make the token ids.
+        request: its salt does not matter.
+        scratch: keeps the blocks of both between calls, so that a shared system prompt is computed once; None for the
+            one that `new` has.
+
+    Raises:
+        UnsupportedRelease: no block of `old` can be hit by `new`: their KV has other shapes, or `old` does not know
+            a token of the prompt.
+        PromptTooLong: prompt and generation do not fit the context of either.
+        Refused: the body is malformed.
+    """
+    return await asyncio.to_thread(_stale_and_clean, old, new, request, scratch or new.scratch)
+
+
+def _stale_and_clean(
+    old: LocalEngine, new: LocalEngine, request: Request, scratch: BlockCache
+) -> tuple[Observation, Observation]:
+    if old.shape != new.shape:
+        raise UnsupportedRelease(f"KV of {old.url} is {old.shape}, of {new.url} {new.shape}: none can be stale")
+    token_ids = new._tokens.encode(request)
+    for engine in (new, old):
+        engine._check_fits(token_ids, request)
+    if max(token_ids) >= old._release.vocabulary:
+        raise UnsupportedRelease(f"{old.url} lacks a token of the prompt as {new.url} reads it: none can be stale")
+    stale = new._answer_over(token_ids, old._blocks(token_ids, scratch, salt=request.salt), request)
+    clean = new._answer_over(token_ids, new._blocks(token_ids, scratch, salt=request.salt), request)
+    return stale, clean
+
+
+def _chosen(token: GeneratedToken) -> int:
+    assert token.token_id is not None
+    return token.token_id
+
+
+def _kv_shape(release: LoadedRelease, directory: Path, *, block_tokens: int, dtype: str) -> BlockShape:
+    """The shape of a block, from one token run through the model."""
+    import torch
+
+    kv = cast(KvCache, release.empty_kv())
+    with torch.inference_mode():
+        _run(release, torch.tensor([[0]]), kv)
+    sizes = {(tensor.shape[1], tensor.shape[3]) for layer in kv.layers for tensor in (layer.keys, layer.values)}
+    if len(sizes) != 1:
+        raise UnsupportedRelease(f"{directory} cannot run in process: K and V have several sizes, {sorted(sizes)}")
+    kv_heads, head_dim = sizes.pop()
+    return BlockShape(layers=len(kv.layers), kv_heads=kv_heads, tokens=block_tokens, head_dim=head_dim, dtype=dtype)
+
+
+def _run(release: LoadedRelease, token_ids: torch.Tensor, kv: KvCache) -> torch.Tensor:
+    """[vocabulary] logits after the last of [1, tokens]; `kv` grows by the tokens."""
+    cache = {release.cache_argument: kv}
+    output = cast(ModelOutput, release.model(input_ids=token_ids, use_cache=True, logits_to_keep=1, **cache))
+    return output.logits[0, -1]
+
+
+def _joined(parts: Sequence[bytes], shape: BlockShape) -> torch.Tensor:
+    """[layers, kv_heads, tokens, head_dim] of consecutive blocks."""
+    import torch
+
+    # Copied into a tensor of ours: torch warns of memory it must not write to, which `bytes` is.
+    buffer = torch.empty(len(parts) * shape.half_bytes, dtype=torch.uint8)
+    view = buffer.numpy().data
+    for index, part in enumerate(parts):
+        view[index * shape.half_bytes : (index + 1) * shape.half_bytes] = part
+    blocks = buffer.view(getattr(torch, shape.dtype)).view(len(parts), *shape.dimensions)
+    tokens = len(parts) * shape.tokens
+    return blocks.permute(1, 2, 0, 3, 4).reshape(shape.layers, shape.kv_heads, tokens, shape.head_dim)
+
+
+def _cut_block(kv: KvCache, index: int, shape: BlockShape) -> Block:
+    """The block at an index of a prompt's KV."""
+    span = slice(index * shape.tokens, (index + 1) * shape.tokens)
+    return Block(
+        shape=shape,
+        keys=_bytes_of([layer.keys[0, :, span] for layer in kv.layers]),
+        values=_bytes_of([layer.values[0, :, span] for layer in kv.layers]),
+    )
+
+
+def _bytes_of(layers: list[torch.Tensor]) -> bytes:
+    import torch
+
+    data: bytes = torch.stack(layers).view(torch.uint8).numpy().tobytes()
+    return data

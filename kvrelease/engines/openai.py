@@ -1,0 +1,291 @@
+"""Any server that speaks the OpenAI protocol, and the part of that protocol that every HTTP adapter shares."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import msgspec
+
+from kvrelease.artifacts import JsonObject
+from kvrelease.engines.base import Capabilities, Counters, EngineIdentity, EngineKind, Observation, Request
+from kvrelease.engines.foreign import as_count, as_list, as_object, as_text, at
+from kvrelease.engines.http import Transport
+from kvrelease.engines.process import process_behind
+from kvrelease.engines.replies import Reply, message_in, parse_object, refusal, server_message
+from kvrelease.engines.retry import NOT_JSON_NUMBER
+from kvrelease.engines.wire import observation, request_body, without_logprobs
+from kvrelease.errors import PromptTooLong, Refused, ServiceError, UnexpectedReply, UsageError, WrongModel
+
+logger = logging.getLogger(__name__)
+
+MODELS = "/v1/models"
+_MAX_LISTED = 10  # names in one message
+_MAX_NAME = 200  # characters of each
+
+# vLLM: "maximum context length"; llama.cpp: "exceeds the available context size"; OpenAI: context_length_exceeded;
+# SGLang: "longer than the model's context length"; TGI: "`inputs` tokens + `max_new_tokens` must be <=".
+_TOO_LONG = re.compile(
+    r"maximum context length|context[_ ]length|context[_ ]size|max_model_len|max_new_tokens. must be", re.IGNORECASE
+)
+_NO_MODEL = re.compile(r"model.*(does not exist|not found|not exist|unknown|no such)|model_not_found", re.IGNORECASE)
+
+
+class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of `/v1/models`.
+
+    Attributes:
+        name: what requests must carry.
+        aliases: other names that are accepted.
+        owner: `owned_by`, a hint at the kind of server.
+        root: path or name of the weights, as the server claims.
+        context_tokens: longest prompt plus generation, None when not told.
+        details: the entry's `meta` (llama.cpp), empty when there is none.
+    """
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    owner: str | None = None
+    root: str | None = None
+    context_tokens: int | None = None
+    details: JsonObject = {}
+
+
+class OpenAIRoutes:
+    """The OpenAI routes of one server: which models it serves, and generations."""
+
+    def __init__(self, transport: Transport, *, model: str | None) -> None:
+        """Speaks over `transport` and asks for `model`; None for the only one that is served."""
+        self.transport = transport
+        self._model = model
+        self._checked: str | None = None
+
+    async def models(self) -> tuple[ServedModel, ...]:
+        """What the server lists, possibly nothing.
+
+        Raises:
+            ServiceError: it lists nothing in the protocol's form.
+        """
+        payload = await self.transport.get_object(MODELS)
+        if not isinstance(payload.get("data"), list):
+            raise UnexpectedReply(
+                f"GET {self.transport.url}{MODELS}: the answer has no list of models",
+                hint="check that the base URL is an OpenAI-compatible engine",
+            )
+        return tuple(model for entry in as_list(payload["data"]) if (model := _served(as_object(entry))) is not None)
+
+    async def served(self) -> ServedModel:
+        """The model to ask for.
+
+        Raises:
+            WrongModel: the one that was named is not served, or none was named and there is not exactly one.
+            ServiceError: the server did not answer properly.
+        """
+        try:
+            models = await self.models()
+        except Refused as error:
+            # Gateways need not list models; a name that the user gave is then used unchecked.
+            if error.status not in (404, 405, 501) or self._model is None:
+                raise
+            models = (ServedModel(name=self._model),)
+        model = _chosen(models, wanted=self._model, url=self.transport.url)
+        self._checked = self._model or model.name
+        return model
+
+    async def model_name(self) -> str:
+        """The name that requests carry; asks the server the first time."""
+        if self._checked is None:
+            await self.served()
+        assert self._checked is not None, "served() names a model or raises"
+        return self._checked
+
+    async def complete(self, request: Request, *, extra: JsonObject | None = None) -> Observation:
+        """One generation.
+
+        Args:
+            request: what to send; salt and bypass are the adapter's business, in `extra`.
+            extra: fields that the engine understands beyond the protocol.
+
+        Raises:
+            UsageError, PromptTooLong, ServiceError: as `EngineClient.complete`.
+        """
+        result, _ = await self.complete_with_payload(request, extra=extra)
+        return result
+
+    async def complete_with_payload(
+        self, request: Request, *, extra: JsonObject | None = None
+    ) -> tuple[Observation, JsonObject]:
+        """As `complete`, with the last JSON of the answer, for what an engine adds to the protocol."""
+        # A body with a model of its own needs no listing: of several served models it has chosen one.
+        name = as_text(request.body.get("model")) or await self.model_name()
+        body = request_body(request, model=name) | (extra or {})
+        reply = await self._sent(request, body)
+        if NOT_JSON_NUMBER in reply.data and reply.status == 500 and request.top_logprobs > 0:
+            # The server cannot write a log-probability of minus infinity. The generation itself is still evidence,
+            # and an observation without tokens says that the rest is missing.
+            logger.warning("%s: the server cannot write its log-probabilities as JSON; asked without", reply.what)
+            again = await self._sent(request, without_logprobs(body))
+            reply = msgspec.structs.replace(again, retries=again.retries + reply.retries + 1)
+        if not reply.is_ok:
+            raise await self._refusal(reply, body)
+        if not reply.events:
+            payload = parse_object(reply)
+            self._raise_error_in(payload, reply, body)
+            return observation(reply, [(payload, None)], top=request.top_logprobs), payload
+        payloads = [(as_object(event.payload), event.at_s) for event in reply.events]
+        for payload, _ in payloads:
+            self._raise_error_in(payload, reply, body)
+        return observation(reply, payloads, top=request.top_logprobs), payloads[-1][0]
+
+    async def _sent(self, request: Request, body: JsonObject) -> Reply:
+        if request.streams:
+            return await self.transport.stream(request.route, body)
+        return await self.transport.post(request.route, body)
+
+    def _raise_error_in(self, payload: JsonObject, reply: Reply, body: JsonObject) -> None:
+        """Raises what a server reports inside an answer of status 200 (in a stream it has no other way)."""
+        if not payload.get("error"):
+            return
+        words = self.transport.redactor.clean(message_in(payload), body=body)
+        if _TOO_LONG.search(words):
+            raise self._too_long(reply, words)
+        code = as_count(at(payload, "error", "code"))
+        raise Refused(f"{reply.what}: answered 200, and then an error: {words or 'without words'}", status=code)
+
+    async def _refusal(self, reply: Reply, body: JsonObject) -> Exception:
+        words = server_message(reply) or (reply.data[:2000].decode("utf-8", "replace") if reply.status == 413 else "")
+        clean = self.transport.redactor.clean(words, body=body)
+        if reply.status in (400, 413, 422) and (_TOO_LONG.search(words) or b"exceed_context" in reply.data):
+            return self._too_long(reply, clean)
+        if reply.status in (400, 404) and (_NO_MODEL.search(words) or b"model_not_found" in reply.data):
+            return WrongModel(
+                f"{reply.what}: the server does not serve the model {body.get('model')!r}",
+                hint=await self._listing(),
+            )
+        return refusal(reply, redactor=self.transport.redactor, body=body)
+
+    def _too_long(self, reply: Reply, words: str) -> PromptTooLong:
+        return PromptTooLong(
+            f"{reply.what}: the prompt and the tokens to generate do not fit the engine's context: {words}",
+            hint="shorten or drop this prompt, or serve the model with a longer context",
+        )
+
+    async def _listing(self) -> str:
+        try:
+            return _names(await self.models())
+        except ServiceError:
+            return "the server does not list its models"
+
+
+class OpenAIClient:
+    """A server of which only the OpenAI protocol is known: no salt, no bypass, no tokenizer, no counters."""
+
+    kind = EngineKind.OPENAI
+
+    def __init__(self, transport: Transport, *, model: str | None = None) -> None:
+        """Speaks over `transport`, which it closes; `model` None for the only one that is served."""
+        self._transport = transport
+        self._routes = OpenAIRoutes(transport, model=model)
+
+    @property
+    def url(self) -> str:
+        """How messages name it."""
+        return self._transport.url
+
+    async def identify(self) -> EngineIdentity:
+        """Who answers, as far as `/v1/models` tells."""
+        model = await self._routes.served()
+        return EngineIdentity(
+            kind=self.kind,
+            url=self.url,
+            version=None,
+            model=await self._routes.model_name(),
+            context_tokens=model.context_tokens,
+            process=await process_behind(self._transport.address),
+            capabilities=Capabilities(),
+            labels=labels_of(model),
+            runtime_unread=("engine", "version", "dtype", "kv_cache_dtype", "quantization", "parallel", "rope"),
+        )
+
+    async def tokenize(self, request: Request) -> tuple[int, ...] | None:  # noqa: ARG002 - the protocol's signature
+        """None: the protocol has no tokenizer."""
+        return None
+
+    async def complete(self, request: Request) -> Observation:
+        """What one request shows."""
+        refuse_unsupported(request, kind=self.kind, has_salt=False, has_bypass=False)
+        return await self._routes.complete(request)
+
+    async def counters(self) -> Counters | None:
+        """None: the protocol has no counters."""
+        return None
+
+    async def flush(self) -> bool | None:
+        """Refuses: the protocol has no way to empty a cache."""
+        raise UsageError(
+            f"{self.url} is only known to speak the OpenAI protocol, which cannot empty a cache",
+            hint="restart the engine, or name its kind with --engine",
+        )
+
+    async def aclose(self) -> None:
+        """Closes connections; the engine keeps running."""
+        await self._transport.aclose()
+
+
+def refuse_unsupported(request: Request, *, kind: EngineKind, has_salt: bool, has_bypass: bool) -> None:
+    """Raises where a request asks for what an engine cannot do; nothing is dropped in silence.
+
+    Raises:
+        UsageError: a salt or a bypass that the engine does not have.
+    """
+    if request.salt is not None and not has_salt:
+        raise UsageError(
+            f"an engine of kind {kind} has no cache salt, so no request can choose its key space",
+            hint="use --namespace none; bind this engine by a process and directories of its own",
+        )
+    if request.bypasses_cache and not has_bypass:
+        raise UsageError(
+            f"an engine of kind {kind} cannot bypass its cache",
+            hint="pass --reference URL of a clean second server, or --reference local",
+        )
+
+
+def labels_of(model: ServedModel) -> dict[str, str]:
+    """What a model's entry claims, as labels."""
+    found = {"root": model.root, "owned_by": model.owner}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _served(entry: JsonObject) -> ServedModel | None:
+    name = as_text(entry.get("id"))
+    if not name:
+        return None
+    details = as_object(entry.get("meta"))
+    return ServedModel(
+        name=name,
+        aliases=tuple(alias for item in as_list(entry.get("aliases")) if (alias := as_text(item))),
+        owner=as_text(entry.get("owned_by")),
+        root=as_text(entry.get("root")),
+        context_tokens=as_count(entry.get("max_model_len")) or as_count(details.get("n_ctx")),
+        details=details,
+    )
+
+
+def _chosen(models: tuple[ServedModel, ...], *, wanted: str | None, url: str) -> ServedModel:
+    if wanted is None:
+        if len(models) == 1:
+            return models[0]
+        count = f"{len(models)} models" if models else "no model"
+        raise WrongModel(f"{url} serves {count}, and --model names none", hint=_names(models))
+    for model in models:
+        if wanted == model.name or wanted in model.aliases:
+            return model
+    raise WrongModel(f"{url} does not serve the model {wanted!r}", hint=_names(models))
+
+
+def _names(models: tuple[ServedModel, ...]) -> str:
+    if not models:
+        return "it lists no model: is one loaded?"
+    listed = ", ".join(repr(model.name[:_MAX_NAME]) for model in models[:_MAX_LISTED])
+    more = f" and {len(models) - _MAX_LISTED} more" if len(models) > _MAX_LISTED else ""
+    return f"served: {listed}{more}"

@@ -1,0 +1,214 @@
+"""vLLM: cache salt, a bypass, its tokenizer, its counters and its settings.
+
+Source: vLLM 0.32.0: `cache_salt` (entrypoints/generate/base/protocol.py), `prompt_logprobs` that makes a request skip
+the cache (sampling_params.py, v1/core/kv_cache_manager.py), `/tokenize` (entrypoints/serve/tokenize), development
+routes (entrypoints/serve/dev), metric names (v1/metrics/loggers.py).
+"""
+
+from __future__ import annotations
+
+from kvrelease.artifacts import JsonObject
+from kvrelease.engines.base import Capabilities, Counters, EngineIdentity, EngineKind, Observation, Request, Route
+from kvrelease.engines.foreign import as_ids, as_list, as_object, as_text
+from kvrelease.engines.http import Transport
+from kvrelease.engines.metrics import Metrics, parse_metrics
+from kvrelease.engines.openai import OpenAIRoutes, labels_of
+from kvrelease.engines.process import process_behind
+from kvrelease.engines.replies import Reply, parse_object, refusal
+from kvrelease.engines.vllm_runtime import read_cache, read_runtime
+from kvrelease.errors import UnexpectedReply, UsageError
+
+MAX_SALT = 128
+_SALT_FORBIDS = "@/\\\0"
+
+# What /tokenize takes of a chat body. It renders the same template as the chat route.
+_TOKENIZE_CHAT = (
+    "messages",
+    "tools",
+    "chat_template",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "continue_final_message",
+    "add_special_tokens",
+    "mm_processor_kwargs",
+    "media_io_kwargs",
+)
+
+
+class VllmClient:
+    """One vLLM server. A request that bypasses the cache still writes it, and cannot be streamed."""
+
+    kind = EngineKind.VLLM
+
+    def __init__(self, transport: Transport, *, model: str | None = None) -> None:
+        """Speaks over `transport`, which it closes; `model` None for the only one that is served."""
+        self._transport = transport
+        self._routes = OpenAIRoutes(transport, model=model)
+
+    @property
+    def url(self) -> str:
+        """How messages name it."""
+        return self._transport.url
+
+    async def identify(self) -> EngineIdentity:
+        """Who answers; the settings are told in full only in vLLM's development mode."""
+        model = await self._routes.served()
+        version = as_text(as_object(await self._transport.find_object("/version")).get("version"))
+        # Only development mode has this route, and the one that flushes.
+        info = await self._transport.find_object("/server_info?config_format=json")
+        metrics = await self._metrics()
+        cache = read_cache(info, metrics)
+        runtime, unread = read_runtime(info, metrics, version=version)
+        return EngineIdentity(
+            kind=self.kind,
+            url=self.url,
+            version=version,
+            model=await self._routes.model_name(),
+            context_tokens=model.context_tokens,
+            process=await self._process(metrics),
+            capacity_tokens=cache.capacity_tokens,
+            capabilities=Capabilities(
+                has_salt=True,
+                has_bypass=True,
+                has_tokenize=True,
+                has_flush=info is not None,
+                block_tokens=cache.block_tokens,
+            ),
+            labels=labels_of(model) | cache.labels | await self._weight_labels(has_routes=info is not None),
+            runtime=runtime,
+            runtime_unread=unread,
+        )
+
+    async def tokenize(self, request: Request) -> tuple[int, ...] | None:
+        """[prompt] token ids by the server's tokenizer; None for several prompts, embeddings, or without the route."""
+        body = self._tokenize_body(request)
+        if body is None:
+            return as_ids(_single_prompt(request.body.get("prompt"))) if request.route is Route.COMPLETIONS else None
+        body["model"] = request.body.get("model") or await self._routes.model_name()
+        reply = await self._transport.post("/tokenize", body)
+        if reply.status in (404, 405, 501):
+            return None
+        if not reply.is_ok:
+            raise refusal(reply, redactor=self._transport.redactor, body=body)
+        ids = as_ids(parse_object(reply).get("tokens"))
+        if ids is None:
+            raise UnexpectedReply(f"{reply.what}: the answer has no list of token ids")
+        return ids
+
+    async def complete(self, request: Request) -> Observation:
+        """What one request shows."""
+        extra: JsonObject = {}
+        if request.salt is not None:
+            extra["cache_salt"] = checked_salt(request.salt)
+        if request.bypasses_cache:
+            if request.streams:
+                raise UsageError("vLLM cannot bypass its cache in a streamed request (`prompt_logprobs` excludes it)")
+            extra["prompt_logprobs"] = 0
+        if request.top_logprobs > 0:
+            extra["return_token_ids"] = True
+        return await self._routes.complete(request, extra=extra)
+
+    async def counters(self) -> Counters | None:
+        """The prefix cache's counters, summed over ranks; None when `/metrics` is closed or has none."""
+        metrics = await self._metrics()
+        queried = metrics.total("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries")
+        cached = metrics.total("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits")
+        if queried is None or cached is None:
+            return None
+        return Counters(
+            queried_tokens=queried,
+            cached_tokens=cached,
+            external_cached_tokens=metrics.total("vllm:external_prefix_cache_hits"),
+            running_requests=metrics.total("vllm:num_requests_running"),
+        )
+
+    async def flush(self) -> bool | None:
+        """Empties the local prefix cache; never one outside the process, which others may share.
+
+        Releases answer in four dialects: 200 with `success`, 200 with nothing (which tells nothing), 409, and 500.
+        """
+        # `reset_external` is left at its default of false: it can empty a store that other replicas and models use.
+        reply = await self._transport.post("/reset_prefix_cache", {}, is_repeatable=False)
+        if reply.status in (404, 405):
+            raise UsageError(
+                f"{self.url} has no route that empties its cache",
+                hint="start vLLM with VLLM_SERVER_DEV_MODE=1, or restart it, or use another namespace",
+            )
+        if reply.status in (409, 500):
+            return False
+        if not reply.is_ok:
+            raise refusal(reply, redactor=self._transport.redactor)
+        return _flush_success(reply)
+
+    async def aclose(self) -> None:
+        """Closes connections; the engine keeps running."""
+        await self._transport.aclose()
+
+    async def _metrics(self) -> Metrics:
+        """The metrics page; without samples when it is closed or something else."""
+        reply = await self._transport.get("/metrics", is_optional=True)
+        if not reply.is_ok:
+            return Metrics(())
+        try:
+            return parse_metrics(reply.data.decode("utf-8", "replace"), source=reply.what)
+        except UnexpectedReply:
+            return Metrics(())
+
+    async def _process(self, metrics: Metrics) -> str | None:
+        # The API server's start; several API servers share one page without it.
+        started = metrics.total("process_start_time_seconds")
+        return f"started:{started:.2f}" if started else await process_behind(self._transport.address)
+
+    async def _weight_labels(self, *, has_routes: bool) -> dict[str, str]:
+        found = await self._transport.find_object("/weight_info") if has_routes else None
+        version = as_text(as_object(found).get("weight_version"))
+        return {} if version is None else {"weight_version": version}
+
+    def _tokenize_body(self, request: Request) -> JsonObject | None:
+        """The body for /tokenize; None where there is nothing to ask it."""
+        given = request.body
+        if request.route is Route.COMPLETIONS:
+            prompt = _single_prompt(given.get("prompt"))
+            if not isinstance(prompt, str):
+                return None
+            body: JsonObject = {"prompt": prompt}
+            return body | ({"add_special_tokens": given["add_special_tokens"]} if "add_special_tokens" in given else {})
+        body = {key: given[key] for key in _TOKENIZE_CHAT if key in given}
+        # The chat route hands these to the template by itself; /tokenize has them only among its arguments.
+        effort = given.get("reasoning_effort")
+        arguments = {key: given[key] for key in ("documents", "reasoning_effort") if given.get(key) is not None}
+        if effort is not None:
+            arguments["enable_thinking"] = effort != "none"
+        if arguments:
+            body["chat_template_kwargs"] = arguments | as_object(given.get("chat_template_kwargs"))
+        return body
+
+
+def checked_salt(salt: str) -> str:
+    """The salt, when vLLM takes it.
+
+    Raises:
+        UsageError: empty, longer than `MAX_SALT`, or with one of the characters that vLLM refuses.
+    """
+    if not salt or len(salt) > MAX_SALT or any(character in salt for character in _SALT_FORBIDS):
+        raise UsageError(
+            f"vLLM takes a cache salt of 1 to {MAX_SALT} characters without @, / and \\; this one has {len(salt)}",
+            hint="a namespace of kvrelease always fits",
+        )
+    return salt
+
+
+def _single_prompt(prompt: object) -> object:
+    """The one prompt of a completions body: a text or token ids; None for several."""
+    if isinstance(prompt, str) or as_ids(prompt):
+        return prompt
+    items = as_list(prompt)
+    return items[0] if len(items) == 1 and (isinstance(items[0], str) or as_ids(items[0])) else None
+
+
+def _flush_success(reply: Reply) -> bool | None:
+    try:
+        value = parse_object(reply).get("success")
+    except UnexpectedReply:
+        return None
+    return value if isinstance(value, bool) else None

@@ -1,0 +1,108 @@
+"""What a vLLM server tells of the settings that its KV depends on.
+
+Source: vLLM 0.32.0: `/server_info?config_format=json` (entrypoints/serve/dev/server_info), and the labels of
+`vllm:cache_config_info` (config/cache.py, `metrics_info`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import msgspec
+
+from kvrelease.artifacts import JsonObject
+from kvrelease.engines.foreign import as_object, at, label
+from kvrelease.engines.metrics import Metrics
+
+_CACHE_INFO = "vllm:cache_config_info"
+
+# Our name of each setting, and where the configuration has it.
+_SETTINGS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "dtype": (("model_config", "dtype"),),
+    "kv_cache_dtype": (("cache_config", "cache_dtype"),),
+    "quantization": (("model_config", "quantization"),),
+    "tensor_parallel_size": (("parallel_config", "tensor_parallel_size"),),
+    "pipeline_parallel_size": (("parallel_config", "pipeline_parallel_size"),),
+    "block_size": (("cache_config", "block_size"),),
+    "max_model_len": (("model_config", "max_model_len"),),
+    # Releases before `hf_overrides` had the rope settings of their own.
+    "overrides": (("model_config", "hf_overrides"), ("model_config", "rope_scaling")),
+}
+_METRIC_LABELS = {"kv_cache_dtype": "cache_dtype", "block_size": "block_size"}
+
+
+class CacheFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The device prefix cache.
+
+    Attributes:
+        block_tokens: granularity of a hit, None when not told.
+        capacity_tokens: of the smallest rank, None when not told.
+        labels: settings of the cache that are worth printing.
+    """
+
+    block_tokens: int | None
+    capacity_tokens: int | None
+    labels: dict[str, str]
+
+
+def read_cache(info: JsonObject | None, metrics: Metrics) -> CacheFacts:
+    """The cache's shape, from the metrics page or, behind a closed one, from the server's configuration."""
+    ranks = [dict(found) for found in metrics.labels(_CACHE_INFO)] or _configured(info)
+    capacities = [capacity for rank in ranks if (capacity := _capacity(rank)) is not None]
+    first = ranks[0] if ranks else {}
+    shown = ("enable_prefix_caching", "prefix_caching_hash_algo")
+    return CacheFacts(
+        block_tokens=_integer(first.get("block_size")),
+        capacity_tokens=min(capacities, default=None),
+        labels={name: first[name].lower() for name in shown if first.get(name) not in (None, "None")},
+    )
+
+
+def read_runtime(
+    info: JsonObject | None, metrics: Metrics, *, version: str | None
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The settings that change KV's bytes or layout, by our names, and the names of those that are not told."""
+    config = as_object(as_object(info).get("vllm_config"))
+    labels = next(iter(metrics.labels(_CACHE_INFO)), {})
+    runtime = {"engine": "vllm"}
+    if version is not None:
+        runtime["version"] = version
+    for name, places in _SETTINGS.items():
+        value = _setting(config, places)
+        if value is None and name in _METRIC_LABELS:
+            value = labels.get(_METRIC_LABELS[name])
+        if value is not None:
+            runtime[name] = value
+    return runtime, tuple(name for name in ("version", *_SETTINGS) if name not in runtime)
+
+
+def _setting(config: JsonObject, places: tuple[tuple[str, str], ...]) -> str | None:
+    """A setting as text, `none` where the configuration says null; None where it does not have the key."""
+    for section, key in places:
+        if key in as_object(config.get(section)):
+            value = at(config, section, key)
+            if value in (None, {}, ""):
+                return "none"
+            text = label(value)
+            # Containers are spelt canonically, because digests are made of them.
+            return text.removeprefix("torch.") if text is not None else json.dumps(value, sort_keys=True)
+    return None
+
+
+def _configured(info: JsonObject | None) -> list[dict[str, str]]:
+    cache = as_object(at(as_object(info), "vllm_config", "cache_config"))
+    found = {name: text for name, value in cache.items() if (text := label(value)) is not None}
+    return [found] if found else []
+
+
+def _capacity(rank: Mapping[str, str]) -> int | None:
+    told = _integer(rank.get("kv_cache_size_tokens"))
+    blocks, size = _integer(rank.get("num_gpu_blocks")), _integer(rank.get("block_size"))
+    if told is not None:
+        return told
+    return blocks * size if blocks is not None and size is not None else None
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() and int(text) > 0 else None

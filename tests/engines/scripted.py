@@ -1,0 +1,278 @@
+"""A real HTTP server that behaves like vLLM, llama.cpp or a plain OpenAI server, with scripted weights and faults.
+
+Derived from source, and not a mock of our own classes: every adapter speaks to it over a real socket.
+
+Source: vLLM 0.32.0 (block hash chain with the salt in the first block, at most ⌊(n-1)/B⌋·B hits, the first inserted
+block wins, `prompt_logprobs` skips reading and still writes, null `prompt_tokens_details` without its flag,
+`reset_prefix_cache` and `collective_rpc` in development mode only, error texts, metric names); llama.cpp b11434 (slots,
+longest common prefix, `cache_prompt: false` replaces the slot, `timings.cache_n`, `/props`, slot files without any
+identity, completions with log-probabilities of chat's shape); SGLang 0.5.23 (`/get_model_info`, to be recognised only).
+
+Example:
+    with ScriptedEngine(kind=EngineKind.VLLM, release="old") as engine:
+        ...                                   # requests to engine.url fill the cache with old's keys and values
+        engine.reload("new")                  # in place, the cache stays: the incident
+        engine.break_with(Break.BUSY, times=2)  # the next two generations answer 429
+        assert engine.requests[-1].path == "/v1/chat/completions"
+
+What it computes is described in `scripted_model.py`: tokens are words, a release is a name, and stale, clean and old
+answers differ in their log-probabilities, by about `strength_nats`. The same requests give the same answers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Sequence
+from http.server import ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+
+from kvrelease.engines.base import EngineKind
+from tests.engines.scripted_break import Break
+from tests.engines.scripted_cache import BlockCache, Cache, SlotCache
+from tests.engines.scripted_model import chat_prompt, ranked, token_ids, word_id
+from tests.engines.scripted_routes import Handler
+
+__all__ = ["Break", "Generation", "ScriptedEngine", "Seen"]
+
+Json = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """One request that arrived. Header names are in lower case; `body` is empty for a GET."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: Json
+
+
+@dataclasses.dataclass
+class Breakage:
+    """A fault in force."""
+
+    how: Break
+    path: str
+    times: int | None
+
+
+@dataclasses.dataclass
+class Generation:
+    """What one request made."""
+
+    words: list[str]
+    tops: list[list[tuple[str, float]]]
+    prompt_tokens: int
+    cached: int
+
+
+class ScriptedEngine:
+    """One engine process behind a URL. Use as a context manager.
+
+    Args:
+        kind: VLLM, LLAMACPP, OPENAI (vLLM's cache, and no route beyond the protocol) or SGLANG (to be recognised).
+        release: the weights it starts with; any name.
+        model: the served model name.
+        block_tokens: granularity of a hit of the block cache.
+        capacity_blocks: blocks that fit; None for no limit.
+        slots: prompts that fit (llama.cpp).
+        keeps_in_ram: llama.cpp's `--cache-ram`.
+        context_tokens: longest prompt plus generation.
+        reports_cached_tokens: False leaves `prompt_tokens_details` null, and `timings` out.
+        has_metrics: whether `/metrics` answers.
+        has_dev_routes: vLLM's development mode, or llama.cpp's `--slot-save-path`.
+        ignores_salt: answers as if no salt was sent (a gateway dropped it, a misspelt field).
+        honours_bypass: False goes on reading the cache when asked not to.
+        api_key: wanted as a bearer token on `/v1`; None for open.
+        store: a shared dictionary, the tier below, which ignores salts; it survives `restart`, `reload` and flushes.
+        slot_files: a shared dictionary for llama.cpp's slot save and restore.
+        strength_nats: distance between releases.
+        noise: whether every answer carries up to 0.02 nats of noise, different from run to run.
+
+    Attributes:
+        url: the base URL, without `/v1`.
+        requests: what arrived, in order.
+        cached_of: [generations] cached tokens of each, whatever was reported.
+    """
+
+    def __init__(
+        self,
+        kind: EngineKind = EngineKind.VLLM,
+        *,
+        release: str = "old",
+        model: str = "scripted",
+        block_tokens: int = 16,
+        capacity_blocks: int | None = None,
+        slots: int = 1,
+        keeps_in_ram: bool = False,
+        context_tokens: int = 4096,
+        reports_cached_tokens: bool = True,
+        has_metrics: bool = True,
+        has_dev_routes: bool = True,
+        ignores_salt: bool = False,
+        honours_bypass: bool = True,
+        api_key: str | None = None,
+        store: dict[str, str] | None = None,
+        slot_files: dict[str, tuple[list[int], list[str]]] | None = None,
+        strength_nats: float = 0.5,
+        noise: bool = False,
+    ) -> None:
+        self.kind = kind
+        self.release = release
+        self.model = model
+        self.block_tokens = block_tokens
+        self.capacity_blocks = capacity_blocks
+        self.slots = slots
+        self.context_tokens = context_tokens
+        self.reports_cached_tokens = reports_cached_tokens
+        self.has_metrics = has_metrics
+        self.has_dev_routes = has_dev_routes
+        self.ignores_salt = ignores_salt
+        self.honours_bypass = honours_bypass
+        self.api_key = api_key
+        self.slot_files = {} if slot_files is None else slot_files
+        self.strength_nats = strength_nats
+        self.has_noise = noise
+        self.flush_reply: tuple[int, bytes] | None = None
+        """Replaces the answer of `/reset_prefix_cache` (status, body); the cache is then left alone."""
+        self.root = f"/models/{release}"  # what /v1/models claims; like vLLM's, a reload leaves it
+        self.requests: list[Seen] = []
+        self.cached_of: list[int] = []
+        self.queried_tokens = 0
+        self.hit_tokens = 0
+        self.external_hit_tokens = 0
+        self.started = 1_700_000_000.0
+        self.lock = threading.RLock()
+        self.closing = threading.Event()
+        self._breakages: list[Breakage] = []
+        self._store = store
+        self._keeps_in_ram = keeps_in_ram
+        self.cache: Cache = self._new_cache()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("BoundHandler", (Handler,), {"engine": self}))
+        self._server.daemon_threads = True
+        # A short poll makes closing take milliseconds.
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.002,), daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The TCP port."""
+        return int(self._server.server_address[1])
+
+    @property
+    def url(self) -> str:
+        """The base URL."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def reload(self, release: str, *, reset: bool = False) -> None:
+        """Swaps the weights in place, as `reload_weights` does: the cache stays unless `reset`."""
+        with self.lock:
+            self.release = release
+            if reset:
+                self.cache.clear()
+
+    def restart(self, release: str | None = None) -> None:
+        """Becomes a new process at the same URL: its own cache and counters are gone, the store below is not."""
+        with self.lock:
+            self.release = self.release if release is None else release
+            self.root = f"/models/{self.release}"
+            self.cache = self._new_cache()
+            self.queried_tokens = self.hit_tokens = self.external_hit_tokens = 0
+            self.started += 100.0
+
+    def break_with(self, how: Break, *, times: int | None = None, path: str = "/v1/c") -> None:
+        """Misbehaves on the next requests whose path begins with `path`: `times` of them, or from now on."""
+        with self.lock:
+            self._breakages.append(Breakage(how, path, times))
+
+    def mend(self) -> None:
+        """Ends every misbehaviour."""
+        with self.lock:
+            self._breakages.clear()
+
+    def generations(self) -> list[Seen]:
+        """The requests that generate, in order."""
+        return [seen for seen in self.requests if seen.path in ("/v1/chat/completions", "/v1/completions")]
+
+    def prompt_ids(self, path: str, body: Json) -> list[tuple[int, ...]]:
+        """[prompts] token ids of each prompt of a body."""
+        if path == "/v1/chat/completions":
+            return [token_ids(chat_prompt(body))]
+        prompt = body.get("prompt", "")
+        if isinstance(prompt, str):
+            return [token_ids(prompt)]
+        if all(isinstance(item, int) for item in prompt):
+            return [tuple(prompt)]
+        return [token_ids(item) if isinstance(item, str) else tuple(item) for item in prompt]
+
+    def generate(self, prompt: Sequence[int], body: Json) -> Generation:
+        """Runs one request: reads the cache, computes the rest with the running release, and writes the cache."""
+        has_salts = self.kind is EngineKind.VLLM and not self.ignores_salt
+        salt = body.get("cache_salt") if has_salts else None
+        bypasses = self._bypasses(body) and self.honours_bypass
+        with self.lock:
+            found = self.cache.read(prompt, salt=salt, bypasses=bypasses)
+            cached = len(found.provenance)
+            tokens = list(prompt)
+            provenance = found.provenance + [self.release] * (len(prompt) - cached)
+            words: list[str] = []
+            tops: list[list[tuple[str, float]]] = []
+            noise = f"run {len(self.cached_of)}" if self.has_noise else None
+            wanted = int(body.get("max_completion_tokens") or body.get("max_tokens") or 16)
+            # Both servers shorten a generation that would outgrow the context.
+            for _ in range(min(wanted, self.context_tokens - len(prompt))):
+                top = ranked(tokens, provenance, running=self.release, strength_nats=self.strength_nats, noise=noise)
+                tops.append(top)
+                words.append(top[0][0])
+                tokens.append(word_id(top[0][0]))
+                provenance.append(self.release)
+            # The last generated token has no keys and values yet.
+            self.cache.write(tokens[:-1], provenance[:-1], salt=salt)
+            if not bypasses or self.kind is not EngineKind.VLLM:
+                self.queried_tokens += len(prompt)
+                self.hit_tokens += cached - found.external
+                self.external_hit_tokens += found.external
+            self.cached_of.append(cached)
+        return Generation(words=words, tops=tops, prompt_tokens=len(prompt), cached=cached)
+
+    def flush(self) -> None:
+        """Empties this engine's own cache."""
+        with self.lock:
+            self.cache.clear()
+
+    def take_breakage(self, path: str) -> Break | None:
+        """The misbehaviour that this request meets."""
+        with self.lock:
+            for breakage in self._breakages:
+                if path.startswith(breakage.path) and breakage.times != 0:
+                    if breakage.times is not None:
+                        breakage.times -= 1
+                    return breakage.how
+        return None
+
+    def _bypasses(self, body: Json) -> bool:
+        match self.kind:
+            case EngineKind.VLLM:
+                return body.get("prompt_logprobs") is not None
+            case EngineKind.LLAMACPP:
+                return body.get("cache_prompt") is False
+            case _:
+                return False
+
+    def _new_cache(self) -> Cache:
+        if self.kind is EngineKind.LLAMACPP:
+            return SlotCache(slots=self.slots, keeps_in_ram=self._keeps_in_ram)
+        return BlockCache(block_tokens=self.block_tokens, capacity_blocks=self.capacity_blocks, store=self._store)

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+
+from kvrelease.engines.base import EngineClient, EngineKind
+from kvrelease.engines.detect import detect, open_engine
+from kvrelease.errors import KvreleaseError, Refused, UnexpectedReply, Unreachable, UsageError
+from tests.engines.clients import use
+from tests.engines.scripted import Break, ScriptedEngine
+
+
+def detected(url: str, connector: httpx.AsyncBaseTransport | None = None) -> EngineKind:
+    return asyncio.run(detect(url, timeout_s=5.0, backoff_s=0.001, connector=connector))
+
+
+async def kind_of(client: EngineClient) -> EngineKind:
+    return client.kind
+
+
+@pytest.mark.parametrize("kind", [EngineKind.VLLM, EngineKind.LLAMACPP, EngineKind.OPENAI, EngineKind.SGLANG])
+@pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
+def test_the_server_says_what_it_is(kind: EngineKind, suffix: str) -> None:
+    with ScriptedEngine(kind) as engine:
+        assert detected(engine.url + suffix) is kind
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "kind"),
+    [
+        ("/props", httpx.Response(200, json={"build_info": "b1"}), EngineKind.LLAMACPP),
+        ("/get_model_info", httpx.Response(200, json={"model_path": "/m"}), EngineKind.SGLANG),
+        ("/metrics", httpx.Response(200, text="# TYPE x gauge\nvllm:num_requests_running 0\n"), EngineKind.VLLM),
+        ("/metrics", httpx.Response(200, text="<html>\nvllm:</html>"), EngineKind.OPENAI),
+        ("/version", httpx.Response(200, json={"version": "1.0"}), EngineKind.OPENAI),
+    ],
+)
+def test_where_a_gateway_hides_the_owner_routes_decide(path: str, answer: httpx.Response, kind: EngineKind) -> None:
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/models":
+            return httpx.Response(200, json={"data": [{"id": "m", "owned_by": "organization"}]})
+        return answer if request.url.path == path else httpx.Response(502)
+
+    assert detected("http://h", httpx.MockTransport(handle)) is kind
+
+
+@pytest.mark.parametrize("kind", [EngineKind.VLLM, EngineKind.LLAMACPP, EngineKind.OPENAI])
+def test_the_adapter_is_the_servers_or_the_one_that_is_named(kind: EngineKind) -> None:
+    with ScriptedEngine(kind) as engine:
+        assert use(engine.url, kind_of) is kind
+        assert use(engine.url, kind_of, kind=EngineKind.OPENAI) is EngineKind.OPENAI
+
+
+def test_sglang_is_recognised_and_the_way_out_named() -> None:
+    with ScriptedEngine(EngineKind.SGLANG) as engine:
+        with pytest.raises(UsageError) as caught:
+            use(engine.url, kind_of)
+        assert "SGLang" in caught.value.message
+        assert "--engine openai" in (caught.value.hint or "")
+        assert use(engine.url, kind_of, kind=EngineKind.OPENAI) is EngineKind.OPENAI
+
+
+def test_the_engine_in_process_has_no_url() -> None:
+    with pytest.raises(UsageError):
+        use("http://127.0.0.1:1", kind_of, kind=EngineKind.LOCAL)
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        (Break.HTML, UnexpectedReply),
+        (Break.LOGIN, UnexpectedReply),
+        (Break.UNAUTHORIZED, Refused),
+        (Break.NO_ROUTE, Refused),
+        (Break.NOT_JSON, UnexpectedReply),
+        (Break.NO_CHOICES, UnexpectedReply),
+        (Break.DROP, Unreachable),
+        (Break.CRASHING, Refused),
+    ],
+)
+def test_what_is_no_engine_is_a_clear_error(how: Break, expected: type[KvreleaseError]) -> None:
+    with ScriptedEngine() as engine:
+        engine.break_with(how, path="/v1/models")
+        with pytest.raises(expected) as caught:
+            detected(engine.url)
+        assert engine.url in caught.value.message
+        assert caught.value.hint or how is Break.CRASHING
+
+
+def test_nobody_at_the_url_is_unreachable() -> None:
+    with ScriptedEngine() as engine:
+        url = engine.url
+    with pytest.raises(Unreachable):
+        use(url, kind_of)
+
+
+def test_a_named_kind_sends_nothing_before_the_first_call() -> None:
+    async def main() -> EngineKind:
+        client = await open_engine("http://127.0.0.1:1", kind=EngineKind.VLLM)
+        await client.aclose()
+        return client.kind
+
+    assert asyncio.run(main()) is EngineKind.VLLM
