@@ -1,0 +1,48 @@
+# Everything a new checkout needs: `make test`. Each target sets up what it is missing.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The same file everywhere: a CPU build. Plain `torch` would be a CUDA build of several GB.
+TORCH := torch==2.13.0+cpu
+TORCH_INDEX := https://download.pytorch.org/whl/cpu
+STAMP := $(VENV)/.installed
+
+.PHONY: help venv engines check unit live test clean
+
+help:
+	@echo "make venv     the development environment in $(VENV)"
+	@echo "make engines  real vLLM, llama.cpp and models into ~/.cache/kvrelease (25 min once)"
+	@echo "make check    ruff, mypy"
+	@echo "make unit     tests without real engines"
+	@echo "make live     tests on real engines"
+	@echo "make test     all of it; what CI runs"
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml requirements-dev.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kvrelease needs Python 3.11 or newer; this is %s. Try: make PYTHON=python3.11 ..." % sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet "$(TORCH)" -c requirements-dev.txt \
+	  || $(BIN)/pip install --quiet "$(TORCH)" -c requirements-dev.txt --extra-index-url $(TORCH_INDEX)
+	$(BIN)/pip install --quiet --editable ".[local,dev]" -c requirements-dev.txt
+	touch $(STAMP)
+
+engines:
+	$(PYTHON) scripts/engines.py install
+
+check: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+unit: $(STAMP)
+	$(BIN)/pytest -m "not live"
+
+live: $(STAMP) engines
+	$(BIN)/pytest -m live tests/live -p no:randomly
+
+test: check unit live
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache dist

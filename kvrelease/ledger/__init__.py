@@ -1,0 +1,1 @@
+"""The record of releases, namespaces, epochs and what served where."""

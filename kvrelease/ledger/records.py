@@ -1,0 +1,85 @@
+"""What the ledger remembers, as values."""
+
+from __future__ import annotations
+
+import datetime
+
+import msgspec
+
+from kvrelease.artifacts import Verdict
+
+MAX_NAMESPACE_CHARS = 64  # half of vLLM's limit for a salt, the smallest we know
+
+
+def namespace_text(kv_name: str, *, runtime: str, epoch: int) -> str:
+    """`<kv name>-<runtime>-e<epoch>`: at most 64 of `[a-z0-9-]`, safe in every engine's salt, tag and path."""
+    text = f"{kv_name}-{runtime}-e{epoch}"
+    assert len(text) <= MAX_NAMESPACE_CHARS, text
+    assert all(character in "abcdefghijklmnopqrstuvwxyz0123456789-" for character in text), text
+    return text
+
+
+class NamespaceRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One namespace that was ever made.
+
+    Attributes:
+        namespace: the text that goes into cache keys.
+        kv_name: of the release.
+        runtime: the 8 characters of the runtime digest, or `undeclared`.
+        epoch: 0 for the first; bumped when a name was poisoned.
+        created: when, UTC.
+        made_by: the command that first needed it.
+    """
+
+    namespace: str
+    kv_name: str
+    runtime: str
+    epoch: int
+    created: datetime.datetime
+    made_by: str
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One command that touched an engine or a name.
+
+    Attributes:
+        at: when it ended, UTC.
+        command: `namespace`, `prewarm`, `record` or `verify`.
+        release_name: short name of the release.
+        version: the operator's label, None when nobody gave one.
+        kv_name: of the release; None when it was never fully digested.
+        namespace: of the release, None when it has none.
+        key_space: the salt that requests carried; None for unsalted.
+        replica: URL of the engine, None for commands without one.
+        process: the engine process (`EngineIdentity.process`), None when it could not be told.
+        verdict: None for commands that judge nothing.
+        reason: one sentence.
+    """
+
+    at: datetime.datetime
+    command: str
+    release_name: str
+    version: str | None = None
+    kv_name: str | None = None
+    namespace: str | None = None
+    key_space: str | None = None
+    replica: str | None = None
+    process: str | None = None
+    verdict: Verdict | None = None
+    reason: str = ""
+
+
+class CacheOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """Which entries of one engine process are spoken of: made by what, under which keys.
+
+    Attributes:
+        replica: URL of the engine.
+        process: the engine process.
+        key_space: the salt, None for unsalted.
+        namespace: names the weights and the runtime that made them.
+    """
+
+    replica: str
+    process: str
+    key_space: str | None
+    namespace: str
