@@ -1,0 +1,114 @@
+"""The namespace of a release: made once, written to the ledger, read from there by everybody else."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import shlex
+
+import msgspec
+
+from kvrelease.artifacts import Artifact, ReleaseRef
+from kvrelease.binding.runtime import Runtime
+from kvrelease.binding.settings import BindingSettings
+from kvrelease.errors import DamagedFile, InputError, UsageError
+from kvrelease.ledger.records import Event, NamespaceRecord
+from kvrelease.ledger.store import Ledger
+
+_KV_NAME = re.compile(r"kv1-[a-z2-7]{32}\Z")
+
+
+class RuntimeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The runtime as reports show it (`Runtime`, with its short name)."""
+
+    digest: str | None
+    name: str
+    fields: dict[str, str]
+    unread: tuple[str, ...]
+
+
+class NamespaceReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/namespace"):
+    """What `kvrelease namespace` says.
+
+    Attributes:
+        release: whose namespace it is.
+        namespace: the text for every cache key.
+        kv_name: what the files alone say.
+        runtime: declared or undeclared.
+        epoch: 0 for the first.
+        is_new: this run made it.
+        settings: how to bind the engine that was named.
+        warnings: what the reader has to know.
+    """
+
+    release: ReleaseRef
+    namespace: str
+    kv_name: str
+    runtime: RuntimeReport
+    epoch: int
+    is_new: bool
+    engine: str
+    settings: BindingSettings
+    warnings: tuple[str, ...] = ()
+
+
+def resolve_namespace(
+    release: ReleaseRef, *, runtime: Runtime, ledger: Ledger, command: str, is_new_epoch: bool = False
+) -> tuple[NamespaceRecord, bool]:
+    """The namespace of a release, and whether it was made now.
+
+    Raises:
+        InputError: the release has no kv name (its fingerprint is not a full one), or not one of ours.
+    """
+    if release.kv_name is None:
+        raise InputError(
+            f"making a namespace for {release.source}: its fingerprint is not a full one, and only a full digest may "
+            "name a cache",
+            hint=f"kvrelease fingerprint {shlex.quote(release.source)}",
+        )
+    if not _KV_NAME.match(release.kv_name):
+        raise DamagedFile(
+            f"making a namespace for {release.source}: the kv name in its fingerprint is none",
+            hint="fingerprint the release again, from its directory",
+        )
+    record, is_new = ledger.namespace(
+        kv_name=release.kv_name, runtime=runtime.name, made_by=command, is_new_epoch=is_new_epoch
+    )
+    if is_new:
+        ledger.write(
+            Event(
+                at=datetime.datetime.now(datetime.UTC),
+                command="namespace",
+                release_name=release.name,
+                version=release.version,
+                kv_name=release.kv_name,
+                namespace=record.namespace,
+                reason=f"made by {command}" + (", a new epoch" if is_new_epoch else ""),
+            )
+        )
+    return record, is_new
+
+
+def salt_of(choice: str, *, namespace: str | None) -> str | None:
+    """The salt that a request carries for `production.salt` or `--namespace`: None for no salt.
+
+    Raises:
+        InputError: `release` was chosen and the release has no namespace.
+        UsageError: an empty text, or a misspelt word: probing another key space than users have would prove nothing.
+    """
+    match choice:
+        case "none":
+            return None
+        case "release":
+            if namespace is None:
+                raise InputError(
+                    "production.salt is 'release', and no release was named", hint="add --release DIRECTORY"
+                )
+            return namespace
+        case text if text.strip().lower() in ("", "none", "release"):
+            raise UsageError(
+                f"the key space {text!r} is no salt: production.salt and --namespace take none, release, or a text",
+                hint="write none or release in lower case and without blanks",
+            )
+        case text:
+            return text

@@ -1,0 +1,175 @@
+"""Sending requests to one replica so that every hit is witnessed and accounted for.
+
+The response's own usage is the first witness. Where it says nothing, the server's counters are asked before and after,
+and count only when they moved by exactly this request's prompt: then nobody else was on the engine. Where neither
+speaks, the hit is not known, which is never zero.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Protocol
+
+import msgspec
+
+from kvrelease.binding.hits import KnownPrefixes
+from kvrelease.engines.base import Counters, EngineClient, EngineIdentity, Observation, Request
+from kvrelease.ledger.records import CacheOrigin
+from kvrelease.workload.prefix_tree import cacheable_tokens
+
+
+class Witness(enum.StrEnum):
+    """Who said how many tokens came from the cache."""
+
+    USAGE = "usage"
+    COUNTERS = "counters"
+    NOBODY = "nobody"
+
+
+class Leg(msgspec.Struct, frozen=True, kw_only=True):
+    """One request and what is known of its hit.
+
+    Attributes:
+        key_space: the salt it carried, None for unsalted.
+        observation: what the server answered.
+        prompt_tokens: by the server's count, else by its tokenizer; None when neither tells.
+        cacheable_tokens: most that can come from the cache; None when the block is not known.
+        cached_tokens: that did; None when nobody witnessed.
+        foreign_tokens: of these, what nothing explains; None when that cannot be told.
+        witness: who said so.
+    """
+
+    key_space: str | None
+    observation: Observation
+    prompt_tokens: int | None
+    cacheable_tokens: int | None
+    cached_tokens: int | None
+    foreign_tokens: int | None
+    witness: Witness
+
+    @property
+    def hits_mostly(self) -> bool | None:
+        """More than half of the prompt came from the cache; None when nobody witnessed.
+
+        A nonce prompt is judged by this, not by zero: a chat template's own first tokens may be cached rightly.
+        """
+        if self.cached_tokens is None or self.prompt_tokens is None:
+            return None
+        return 2 * self.cached_tokens > self.prompt_tokens
+
+
+class PrefixMemory(Protocol):
+    """What remembers computed prefixes between runs (`ledger.store.Ledger` does)."""
+
+    def computed_prefixes(self, origin: CacheOrigin) -> frozenset[bytes]:
+        """Chain hashes of what this origin computed."""
+
+    def add_computed_prefixes(self, origin: CacheOrigin, prefixes: frozenset[bytes]) -> None:
+        """Remembers what this origin computed."""
+
+
+class Observer:
+    """One replica under observation; requests of one run share what it learns.
+
+    Args:
+        engine: the open engine.
+        identity: what it said of itself at the start of the run.
+        namespace: of the release that is said to be served.
+        memory: earlier runs' knowledge.
+    """
+
+    def __init__(self, engine: EngineClient, *, identity: EngineIdentity, namespace: str, memory: PrefixMemory) -> None:
+        self.engine = engine
+        self.identity = identity
+        self._namespace = namespace
+        self._memory = memory
+        self._known: dict[str | None, KnownPrefixes] = {}
+        self._usage_speaks: bool | None = None
+
+    @property
+    def usage_speaks(self) -> bool | None:
+        """Whether responses tell cached tokens; None before the first."""
+        return self._usage_speaks
+
+    async def observe(self, request: Request) -> Leg:
+        """Sends one request and accounts for its hit.
+
+        Raises:
+            KvreleaseError: whatever the engine raises.
+        """
+        tokens = await self.engine.tokenize(request)
+        before = None if self._usage_speaks else await self.engine.counters()
+        observation = await self.engine.complete(request)
+        self._usage_speaks = observation.cached_tokens is not None
+        cached, witness = observation.cached_tokens, Witness.USAGE
+        if cached is None:
+            after = await self.engine.counters()
+            cached = _counted_hit(before, after, prompt_tokens=observation.prompt_tokens)
+            witness = Witness.NOBODY if cached is None else Witness.COUNTERS
+        prompt_tokens = observation.prompt_tokens if observation.prompt_tokens is not None else _length(tokens)
+        block = self.identity.capabilities.block_tokens
+        return Leg(
+            key_space=request.salt,
+            observation=observation,
+            prompt_tokens=prompt_tokens,
+            cacheable_tokens=None if prompt_tokens is None or block is None else cacheable_tokens(prompt_tokens, block),
+            cached_tokens=cached,
+            foreign_tokens=self._foreign(request, tokens=tokens, cached=cached, retries=observation.retries),
+            witness=witness,
+        )
+
+    def _foreign(
+        self, request: Request, *, tokens: tuple[int, ...] | None, cached: int | None, retries: int
+    ) -> int | None:
+        if cached is None:
+            return None
+        if tokens is None or self.identity.capabilities.block_tokens is None:
+            return 0 if cached == 0 else None
+        if request.bypasses_cache and not self.identity.capabilities.reference_heals:
+            # It may write, but a look-up goes on finding the first inserted entry: it explains no later hit.
+            # Source: vLLM 0.32.0, v1/core/block_pool.py, lines 42-70.
+            return cached
+        foreign = self.known(request.salt).account(tokens, cached_tokens=cached)
+        # The attempt before, that we heard nothing of, may have been computed: then we hit ourselves.
+        return None if foreign and retries else foreign
+
+    def known(self, key_space: str | None) -> KnownPrefixes:
+        """What is known to have been computed by this release in a key space of this process."""
+        if key_space not in self._known:
+            block = self.identity.capabilities.block_tokens
+            assert block is not None, "prefixes are only known at a known block size"
+            origin = self._origin(key_space)
+            known = self._memory.computed_prefixes(origin) if origin else frozenset()
+            self._known[key_space] = KnownPrefixes(block_tokens=block, known=known)
+        return self._known[key_space]
+
+    def _origin(self, key_space: str | None) -> CacheOrigin | None:
+        if self.identity.process is None:
+            return None  # without a process identity an earlier run may have met another cache
+        return CacheOrigin(
+            replica=self.identity.url,
+            process=self.identity.process,
+            key_space=key_space,
+            namespace=self._namespace,
+        )
+
+    def remember(self) -> None:
+        """Hands what this run learnt to the memory; call it once, also when the run was cut short."""
+        for key_space, known in self._known.items():
+            origin = self._origin(key_space)
+            if origin:
+                self._memory.add_computed_prefixes(origin, known.learnt)
+
+
+def _length(tokens: tuple[int, ...] | None) -> int | None:
+    return None if tokens is None else len(tokens)
+
+
+def _counted_hit(before: Counters | None, after: Counters | None, *, prompt_tokens: int | None) -> int | None:
+    """The hit of one request by the counters; None when they do not speak of this request alone."""
+    if before is None or after is None or prompt_tokens is None:
+        return None
+    if after.queried_tokens - before.queried_tokens != prompt_tokens:
+        return None
+    hit = after.all_cached_tokens - before.all_cached_tokens
+    return int(hit) if 0 <= hit <= prompt_tokens else None

@@ -1,0 +1,67 @@
+"""What users really send: the request that every probe and every prewarming request starts from."""
+
+from __future__ import annotations
+
+from kvrelease.artifacts import JsonObject
+from kvrelease.config import Production
+from kvrelease.engines.base import EngineKind, Request, Route
+from kvrelease.workload.prompt_set import Prompt, PromptKind
+
+# Greedy, and every sampling parameter said out loud: an engine's own defaults come from generation_config.json, and
+# may change with the release. None of them touches KV.
+_GREEDY: JsonObject = {"temperature": 0, "top_p": 1, "n": 1, "presence_penalty": 0, "frequency_penalty": 0}
+
+# Beyond the OpenAI protocol (vLLM 0.32.0, sampling_params.py; llama.cpp b11434, tools/server/README.md). Servers that
+# are only known to be compatible may refuse unknown fields, and get none.
+_OWN_GREEDY: dict[EngineKind, JsonObject] = {
+    EngineKind.VLLM: {"top_k": 0, "min_p": 0, "repetition_penalty": 1},
+    EngineKind.LLAMACPP: {"repeat_penalty": 1},
+}
+
+_ROUTES = {PromptKind.CHAT: Route.CHAT, PromptKind.COMPLETIONS: Route.COMPLETIONS}
+
+
+def production_request(
+    prompt: Prompt,
+    *,
+    production: Production,
+    model: str,
+    kind: EngineKind,
+    salt: str | None,
+    max_tokens: int,
+    top_logprobs: int = 0,
+    streams: bool = False,
+) -> Request:
+    """The prompt with production's exact body and route, generating `max_tokens` tokens greedily.
+
+    Args:
+        prompt: its body is sent whole.
+        production: body fields that users add, and the model name that they use.
+        model: the served model, where production names none.
+        kind: of the engine, for sampling parameters of its own.
+        salt: the key space, None for unsalted.
+        max_tokens: tokens to generate.
+        top_logprobs: k of the top-k log-probabilities.
+        streams: ask for a stream, to time the first token.
+    """
+    body = production_body(prompt.body, production=production, model=model, kind=kind)
+    return Request(
+        route=_ROUTES[prompt.kind],
+        body=body,
+        salt=salt,
+        max_tokens=max_tokens,
+        top_logprobs=top_logprobs,
+        streams=streams,
+    )
+
+
+def production_body(own: JsonObject, *, production: Production, model: str, kind: EngineKind) -> JsonObject:
+    """A body as production sends it, made greedy.
+
+    Args:
+        own: messages or prompt, and what else this request brings.
+        production: body fields that users add, and the model name that they use.
+        model: the served model, where production names none.
+        kind: of the engine.
+    """
+    return {**production.body, **own, **_GREEDY, **_OWN_GREEDY.get(kind, {}), "model": production.model or model}

@@ -1,0 +1,95 @@
+"""The runtime digest: which engine settings turned weights into KV bytes.
+
+In this version a runtime is *declared* under `runtime:` in `kvrelease.yaml`; what the engine tells is compared
+with the declaration, and what neither tells is listed as unread.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+
+import blake3
+import msgspec
+
+from kvrelease.errors import UsageError
+
+ALGORITHM = "kvrt0"
+UNDECLARED = "undeclared"
+
+# Settings that change KV's bytes or layout, by the names that the adapters of `engines/` tell them (docs/engines.md).
+KNOWN_FIELDS = (
+    "engine",
+    "version",
+    "dtype",
+    "kv_cache_dtype",
+    "quantization",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "block_size",
+    "max_model_len",
+    "overrides",
+)
+
+
+class Runtime(msgspec.Struct, frozen=True, kw_only=True):
+    """The runtime that a namespace stands for.
+
+    Attributes:
+        digest: `kvrt0:` and 64 hex characters; None when nobody declared one.
+        fields: what was declared.
+        unread: fields of `KNOWN_FIELDS` that were not.
+    """
+
+    digest: str | None
+    fields: dict[str, str]
+    unread: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The 8 characters that go into the namespace, or `undeclared`."""
+        if self.digest is None:
+            return UNDECLARED
+        raw = bytes.fromhex(self.digest.partition(":")[2])
+        return base64.b32encode(raw[:5]).decode().lower()
+
+
+def declared_runtime(fields: Mapping[str, str | int | float | bool]) -> Runtime:
+    """The runtime that `kvrelease.yaml` declares; undeclared when it declares nothing.
+
+    The digest is BLAKE3-256 over the fields sorted by name, each name and value UTF-8 and length-prefixed (u64, little
+    endian); booleans are `true` and `false`, numbers their shortest decimal form.
+    """
+    texts = {name: _text(value) for name, value in sorted(fields.items())}
+    unread = tuple(name for name in KNOWN_FIELDS if name not in texts)
+    if not texts:
+        return Runtime(digest=None, fields={}, unread=unread)
+    hasher = blake3.blake3()
+    for part in (ALGORITHM, *(text for pair in texts.items() for text in pair)):
+        encoded = part.encode()
+        hasher.update(len(encoded).to_bytes(8, "little") + encoded)
+    return Runtime(digest=f"{ALGORITHM}:{hasher.hexdigest()}", fields=texts, unread=unread)
+
+
+def _text(value: str | float | bool) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return value
+        case _:
+            return repr(value)
+
+
+def require_agreement(declared: Runtime, *, told: Mapping[str, str], url: str) -> None:
+    """Checks a declaration against what the engine tells of itself.
+
+    Raises:
+        UsageError: both name a field and differ: the namespace would stand for a runtime that is not there.
+    """
+    for name, value in declared.fields.items():
+        if name in told and told[name] != value:
+            raise UsageError(
+                f"the runtime declared in kvrelease.yaml says {name}={value}, the engine at {url} says {told[name]}",
+                hint=f"correct runtime.{name} in kvrelease.yaml, or start the engine as declared",
+            )

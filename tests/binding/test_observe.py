@@ -1,0 +1,193 @@
+"""Every hit has a witness or is not known, over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import TypeVar
+
+import pytest
+from msgspec.structs import replace
+
+from kvrelease.binding.observe import Leg, Observer, Witness
+from kvrelease.engines.base import Counters, EngineClient, EngineKind, Request
+from kvrelease.engines.detect import open_engine
+from kvrelease.ledger.records import CacheOrigin
+from kvrelease.ledger.store import IN_MEMORY, Ledger
+from tests.engines.clients import chat
+from tests.engines.scripted import Break, ScriptedEngine
+
+T = TypeVar("T")
+NAMESPACE = "new-e0"
+
+
+def with_observer(server: ScriptedEngine, do: Callable[[Observer], Awaitable[T]], *, ledger: Ledger | None = None) -> T:
+    async def main() -> T:
+        client = await open_engine(server.url, backoff_s=0.001, timeout_s=5.0)
+        async with aclosing(client):
+            memory = ledger or Ledger(IN_MEMORY)
+            observer = Observer(client, identity=await client.identify(), namespace=NAMESPACE, memory=memory)
+            found = await do(observer)
+            observer.remember()
+            return found
+
+    return asyncio.run(main())
+
+
+def legs(server: ScriptedEngine, *requests: Request, ledger: Ledger | None = None) -> list[Leg]:
+    async def send(observer: Observer) -> list[Leg]:
+        return [await observer.observe(request) for request in requests]
+
+    return with_observer(server, send, ledger=ledger)
+
+
+def told(found: list[Leg]) -> list[tuple[int | None, int | None, Witness]]:
+    return [(leg.cached_tokens, leg.foreign_tokens, leg.witness) for leg in found]
+
+
+def test_the_response_is_the_first_witness() -> None:
+    with ScriptedEngine(release="new") as server:
+        cold, warm = legs(server, chat(), chat())
+    assert (cold.cached_tokens, cold.foreign_tokens, cold.witness) == (0, 0, Witness.USAGE)
+    assert (warm.cached_tokens, warm.foreign_tokens) == (warm.cacheable_tokens, 0)
+    assert (cold.hits_mostly, warm.hits_mostly) == (False, True)
+
+
+def test_entries_that_were_there_before_are_foreign_again_and_again() -> None:
+    with ScriptedEngine(release="old") as server:
+        legs(server, chat())
+        server.reload("new")
+        first, second = legs(server, chat(), chat())
+    assert first.foreign_tokens == first.cached_tokens != 0
+    assert second.foreign_tokens == second.cached_tokens
+
+
+def test_without_usage_the_counters_tell() -> None:
+    with ScriptedEngine(release="new", reports_cached_tokens=False) as server:
+        cold, warm = legs(server, chat(), chat())
+    assert (cold.cached_tokens, cold.foreign_tokens, cold.witness) == (0, 0, Witness.COUNTERS)
+    assert (warm.cached_tokens, warm.foreign_tokens, warm.witness) == (warm.cacheable_tokens, 0, Witness.COUNTERS)
+
+
+def test_without_either_nobody_knows_and_nothing_is_zero() -> None:
+    with ScriptedEngine(release="new", reports_cached_tokens=False, has_metrics=False) as server:
+        found = legs(server, chat(), chat())
+    assert told(found) == [(None, None, Witness.NOBODY)] * 2
+    assert [leg.hits_mostly for leg in found] == [None, None]
+
+
+class Busy:
+    """A client of an engine that serves somebody else in between: its counters move by more than our request."""
+
+    def __init__(self, client: EngineClient, *, queried: float = 0, cached: float = 0) -> None:
+        self._client, self._queried, self._cached, self._asked = client, queried, cached, 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._client, name)
+
+    async def counters(self) -> Counters | None:
+        found = await self._client.counters()
+        assert found is not None
+        self._asked += 1
+        return replace(
+            found,
+            queried_tokens=found.queried_tokens + self._asked * self._queried,
+            cached_tokens=found.cached_tokens + self._asked * self._cached,
+        )
+
+
+@pytest.mark.parametrize(("queried", "cached"), [(100, 0), (100, 100), (-1_000, 0), (0, 10_000), (0, -10_000)], ids=str)
+def test_counters_that_somebody_else_moved_tell_nothing(queried: float, cached: float) -> None:
+    async def busy(observer: Observer) -> Leg:
+        observer.engine = Busy(observer.engine, queried=queried, cached=cached)  # type: ignore[assignment]
+        return await observer.observe(chat())
+
+    with ScriptedEngine(release="new", reports_cached_tokens=False) as server:
+        leg = with_observer(server, busy)
+    assert told([leg]) == [(None, None, Witness.NOBODY)]
+
+
+def test_an_engine_without_a_tokenizer_cannot_tell_whose_a_hit_is() -> None:
+    with ScriptedEngine(kind=EngineKind.OPENAI, release="new") as server:
+        found = legs(server, chat(), chat())
+    assert found[0].cached_tokens == 0
+    assert [leg.foreign_tokens for leg in found] == [0, None]
+    assert [leg.cacheable_tokens for leg in found] == [None, None]
+
+
+def test_what_a_bypass_leaves_behind_explains_no_hit_where_the_first_entry_stays() -> None:
+    with ScriptedEngine(release="old") as server:
+        legs(server, chat())
+        server.reload("new")
+        bypass, hit = legs(server, chat(bypasses=True), chat())
+    assert (bypass.cached_tokens, bypass.foreign_tokens) == (0, 0)
+    assert hit.foreign_tokens == hit.cached_tokens != 0
+
+
+def test_what_a_bypass_leaves_behind_explains_a_hit_where_it_replaces_the_slot() -> None:
+    with ScriptedEngine(kind=EngineKind.LLAMACPP, release="old") as server:
+        legs(server, chat())
+        server.reload("new")
+        bypass, hit = legs(server, chat(bypasses=True), chat())
+    assert (bypass.cached_tokens, hit.foreign_tokens) == (0, 0)
+    assert hit.hits_mostly
+
+
+def test_key_spaces_explain_each_other_nothing() -> None:
+    with ScriptedEngine(release="new", ignores_salt=True) as server:
+        salted, unsalted = legs(server, chat(salt="a"), chat())
+    assert salted.foreign_tokens == 0
+    assert unsalted.foreign_tokens == unsalted.cached_tokens != 0
+
+
+def test_a_retried_request_that_hits_may_have_hit_itself_which_is_not_known() -> None:
+    with ScriptedEngine(release="old") as server:
+        legs(server, chat())
+        server.break_with(Break.BUSY, times=1)
+        retried, plain = legs(server, chat(), chat())
+    assert (retried.observation.retries, retried.foreign_tokens) == (1, None)
+    assert plain.foreign_tokens == plain.cached_tokens != 0
+
+
+def test_a_retried_request_that_misses_is_clean() -> None:
+    with ScriptedEngine(release="new") as server:
+        server.break_with(Break.BUSY, times=1)
+        (leg,) = legs(server, chat())
+    assert (leg.observation.retries, leg.foreign_tokens) == (1, 0)
+
+
+def test_the_ledger_explains_the_next_run_in_the_same_process() -> None:
+    with ScriptedEngine(release="new") as server, Ledger(IN_MEMORY) as ledger:
+        legs(server, chat(), ledger=ledger)
+        (again,) = legs(server, chat(), ledger=ledger)
+    assert again.foreign_tokens == 0
+    assert again.hits_mostly
+
+
+def test_the_ledger_explains_nothing_in_the_next_process() -> None:
+    with ScriptedEngine(release="new") as server, Ledger(IN_MEMORY) as ledger:
+        legs(server, chat(), ledger=ledger)
+        server.restart()
+        asyncio_legs = legs(server, chat())  # somebody else warms the new process
+        (again,) = legs(server, chat(), ledger=ledger)
+    assert asyncio_legs[0].cached_tokens == 0
+    assert again.foreign_tokens == again.cached_tokens != 0
+
+
+def test_without_a_process_identity_nothing_is_remembered() -> None:
+    with ScriptedEngine(kind=EngineKind.OPENAI, release="new") as server, Ledger(IN_MEMORY) as ledger:
+
+        async def send(observer: Observer) -> None:
+            nameless = replace(
+                observer.identity,
+                process=None,
+                capabilities=replace(observer.identity.capabilities, block_tokens=16),
+            )
+            other = Observer(observer.engine, identity=nameless, namespace=NAMESPACE, memory=ledger)
+            other.known(None).learn(tuple(range(32)))
+            other.remember()
+
+        with_observer(server, send, ledger=ledger)
+        origin = CacheOrigin(replica=server.url, process="", key_space=None, namespace=NAMESPACE)
+        assert ledger.computed_prefixes(origin) == frozenset()
