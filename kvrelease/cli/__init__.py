@@ -1,0 +1,1 @@
+"""The command line: options, exit codes, one thin file per command."""

@@ -1,0 +1,97 @@
+"""The program: commands, configuration, and the one place where an outcome becomes an exit code."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+
+from kvrelease import __version__
+from kvrelease.cli.streams import abandon, put
+from kvrelease.errors import ExitCode, KvreleaseError, UsageError
+
+
+def run(argv: list[str]) -> int:
+    """The exit code of one invocation; every outcome of every command passes through here.
+
+    Args:
+        argv: arguments without the program's name.
+    """
+    if argv == ["--version"]:  # asked by every CI step; without the command tree it takes a fifth of the time
+        put(sys.stdout, f"kvrelease {__version__}\n")
+        return ExitCode.OK
+    import typer  # noqa: PLC0415 - late, see above
+
+    from kvrelease.cli.console import say, say_error  # noqa: PLC0415
+
+    try:
+        return _invoke(argv)
+    except typer.TyperException as error:
+        text = error.format_message() if hasattr(error, "format_message") else str(error)
+        if text.startswith("Usage:"):  # no command was given: the message is the help
+            say(text)
+        else:
+            say_error(UsageError(text, hint=f"kvrelease {_command(argv)}--help"))
+        return ExitCode.USAGE
+    except KvreleaseError as error:
+        say_error(error)
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        say("interrupted")
+        return ExitCode.INTERRUPTED
+    except Exception:  # noqa: BLE001 - the one catch-all: our bug, told as such
+        import traceback  # noqa: PLC0415
+
+        say(traceback.format_exc() + f"this is a bug of kvrelease {__version__}; please report it with the traceback")
+        return ExitCode.INTERNAL
+
+
+def main() -> None:
+    """The `kvrelease` command."""
+    from kvrelease.cli.interrupt import treat_termination_as_interrupt  # noqa: PLC0415 - `run` alone changes no process
+
+    treat_termination_as_interrupt()
+    if getattr(sys, "stderr", None) is None:  # started with 2>&-
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - lives as long as the process
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # JSON is UTF-8 whatever the locale; a name that is not is spelt out
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    code = run(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if getattr(stream, "flush", None) is not None:
+                stream.flush()
+        except OSError:  # nobody reads any more; the outcome of the run stands
+            abandon(stream)
+    sys.exit(code)
+
+
+def _invoke(argv: list[str]) -> int:
+    from pathlib import Path  # noqa: PLC0415
+
+    import typer.main  # noqa: PLC0415
+
+    from kvrelease.cli.program import application, default_map  # noqa: PLC0415
+    from kvrelease.config import load_config, option_defaults  # noqa: PLC0415
+
+    is_help = bool({"--help", "--version"} & set(argv))
+    defaults = {} if is_help else option_defaults(load_config(Path.cwd()))
+    command = typer.main.get_command(application)
+    try:
+        # Not `application(argv)`: it ends the process with 1 when a pipe breaks, which would read as "gate failed".
+        with command.make_context("kvrelease", argv, default_map=default_map(defaults)) as context:
+            outcome = command.invoke(context)
+    except typer.Exit as done:
+        return done.exit_code
+    except BrokenPipeError:
+        if not is_help:
+            raise
+        abandon(sys.stdout)  # `--help | head`
+        return ExitCode.OK
+    return outcome if isinstance(outcome, int) else ExitCode.OK
+
+
+def _command(argv: list[str]) -> str:
+    from kvrelease.cli.program import command_names  # noqa: PLC0415
+
+    return f"{argv[0]} " if argv and argv[0] in {*command_names(), "prompts"} else ""

@@ -1,0 +1,1 @@
+"""One thin file per command: options in, one call, one artifact out. Heavy imports stay inside the functions."""

@@ -1,0 +1,58 @@
+"""`kvrelease diff`."""
+
+# ruff: noqa: PLC0415 - heavy imports stay inside the command
+import enum
+from typing import Annotated
+
+import typer
+
+from kvrelease.cli import console, session
+from kvrelease.cli.options import FormatOption, JobsOption, OutputOption
+from kvrelease.cli.output import choose_format, deliver
+from kvrelease.errors import ExitCode
+
+
+class FailOn(enum.StrEnum):
+    """What makes `diff` end 1."""
+
+    INVALID = "invalid"
+    CHANGED = "changed"
+
+
+def diff(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="Model directory, or a saved fingerprint.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Model directory, or a saved fingerprint.")],
+    *,
+    fail_on: Annotated[
+        FailOn | None,
+        typer.Option(
+            "--fail-on",
+            envvar="KVRELEASE_FAIL_ON",
+            help="End 1 when the old KV is invalid (or: anything changed), 3 when it is not known. Default: end 0.",
+        ),
+    ] = None,
+    jobs: JobsOption = None,
+    form: FormatOption = None,
+    output: OutputOption = None,
+) -> ExitCode:
+    """Say what changed between two releases, and whether the old KV cache is still valid.
+
+    Example: kvrelease diff ./models/v1.2 ./models/v1.3 --fail-on invalid
+    """
+    from kvrelease.release.diff import KvStatus, diff_fingerprints
+    from kvrelease.report.diff import diff_document
+
+    choose_format(form, output)
+    with console.progress() as progress:
+        before = session.read_release(old, option="OLD", jobs=jobs, progress=progress)
+        after = session.read_release(new, option="NEW", jobs=jobs, progress=progress)
+    for side, found in ((old, before), (new, after)):
+        for warning in found.warnings:
+            console.say_warning(f"{side}: {warning}")
+    result = diff_fingerprints(before, after)
+    code = ExitCode.OK
+    if fail_on is FailOn.CHANGED and result.changed:
+        code = ExitCode.FAILED
+    elif fail_on is not None and result.kv.status is not KvStatus.VALID:
+        code = ExitCode.FAILED if result.kv.status is KvStatus.INVALID else ExitCode.INCONCLUSIVE
+    return deliver(result, lambda: diff_document(result), wanted=form, output=output, code=code)

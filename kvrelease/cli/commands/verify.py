@@ -1,0 +1,203 @@
+"""`kvrelease verify`."""
+
+# ruff: noqa: PLC0415 - heavy imports stay inside the command
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvrelease.cli import console, options, session
+from kvrelease.cli.interrupt import run_async
+from kvrelease.cli.outcome import exit_code
+from kvrelease.cli.output import choose_format, deliver, require_writable, save
+from kvrelease.errors import ExitCode, worst
+
+_EVIDENCE = "Evidence"
+
+
+def verify(
+    *,
+    release: options.ReleaseOption = None,
+    old_release: options.OldReleaseOption = None,
+    prompts: options.PromptsOption = None,
+    engine_url: options.EngineUrlOption = None,
+    engine: options.EngineOption = None,
+    model: options.ModelOption = None,
+    namespace: options.NamespaceOption = None,
+    golden: Annotated[
+        Path | None,
+        typer.Option(
+            "--golden",
+            envvar="KVRELEASE_GOLDEN",
+            metavar="FILE",
+            help="Record of the new release from a clean, trusted process.",
+            rich_help_panel=_EVIDENCE,
+        ),
+    ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            "--baseline",
+            envvar="KVRELEASE_BASELINE",
+            metavar="FILE",
+            help="Record of the old release.",
+            rich_help_panel=_EVIDENCE,
+        ),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            "--reference",
+            envvar="KVRELEASE_REFERENCE",
+            metavar="URL|local",
+            help="Where clean answers come from when the engine cannot bypass its cache.",
+            rich_help_panel=_EVIDENCE,
+        ),
+    ] = None,
+    expect_cold: Annotated[
+        bool,
+        typer.Option(
+            "--expect-cold",
+            help="Nobody has sent this release a request yet: any hit is then foreign.",
+            rich_help_panel=_EVIDENCE,
+        ),
+    ] = False,
+    stale_below: Annotated[
+        float,
+        typer.Option(
+            "--stale-below",
+            envvar="KVRELEASE_STALE_BELOW",
+            metavar="SHARE",
+            min=0.001,
+            max=0.9,
+            callback=options.finite,
+            help="Claim: fewer than this share of requests meet a stale prefix. 0.05 takes 59 probes, 0.25 takes 11.",
+            rich_help_panel=_EVIDENCE,
+        ),
+    ] = options.STALE_BELOW,
+    require_power: Annotated[
+        bool,
+        typer.Option(
+            "--require-power",
+            envvar="KVRELEASE_REQUIRE_POWER",
+            help="End inconclusive when it is not known whether staleness would show on these prompts.",
+            rich_help_panel=_EVIDENCE,
+        ),
+    ] = False,
+    probes: Annotated[
+        int | None,
+        typer.Option(
+            "--probes",
+            envvar="KVRELEASE_PROBES",
+            metavar="N",
+            min=1,
+            help="Most probes. Default: as many as the claim takes.",
+            rich_help_panel=_EVIDENCE,
+        ),
+    ] = None,
+    seed: Annotated[
+        int,
+        typer.Option(
+            "--seed",
+            envvar="KVRELEASE_SEED",
+            metavar="N",
+            help="Of the draw of probes.",
+            rich_help_panel=_EVIDENCE,
+        ),
+    ] = 0,
+    observations: Annotated[
+        Path | None,
+        typer.Option(
+            "--observations",
+            metavar="FILE",
+            help="Save what was observed, to be judged again with --from.",
+            rich_help_panel=_EVIDENCE,
+        ),
+    ] = None,
+    judge_again: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="FILE", help="Judge saved observations; no engine is asked.", rich_help_panel=_EVIDENCE
+        ),
+    ] = None,
+    timeout: options.TimeoutOption = options.TIMEOUT_S,
+    api_key_env: options.ApiKeyEnvOption = None,
+    header: options.HeaderOption = None,
+    ledger: options.LedgerOption = None,
+    no_ledger: options.NoLedgerOption = False,
+    jobs: options.JobsOption = None,
+    form: options.FormatOption = None,
+    output: options.OutputOption = None,
+) -> ExitCode:
+    """The release gate: does anything that users get come from another release's KV?
+
+    Probes are sent exactly as production sends them (production: in kvrelease.yaml), then compared with answers that
+    provably did not read the cache. Exit 0 pass, 1 fail, 3 not enough evidence.
+
+    Example: kvrelease verify --release ./models/v1.3 --old-release ./models/v1.2 --engine-url http://127.0.0.1:8000
+    --prompts prompts/support.yaml
+    """
+    from kvrelease import artifacts
+    from kvrelease.report.verify import verify_document
+    from kvrelease.verify.evidence import Evidence, Limits
+    from kvrelease.verify.judge import judge
+    from kvrelease.verify.record import Record
+    from kvrelease.verify.run import Observed, conclude, observe
+
+    choose_format(form, output)
+    if observations is not None:
+        require_writable(observations, option="--observations")
+    if judge_again is not None:
+        report = judge(artifacts.read(judge_again, Evidence))
+        code = exit_code(verdict=report.verdict)
+        return deliver(report, lambda: verify_document(report), wanted=form, output=output, code=code)
+    config = session.configuration()
+    transport = session.transport_of(
+        config=config,
+        urls=engine_url,
+        kind=engine,
+        model=model,
+        timeout_s=timeout,
+        key_variable=api_key_env,
+        headers=header,
+    )
+    records = [None if path is None else artifacts.read(path, Record) for path in (golden, baseline)]
+    prompt_set = session.read_prompts(prompts)
+    with console.progress() as progress, session.open_ledger(ledger, no_ledger=no_ledger) as store:
+        found = session.read_release(release, option="--release", jobs=jobs, progress=progress)
+        deployment = session.deployment_of(
+            found, config=config, ledger=store, prompt_set=prompt_set, namespace=namespace, command="verify"
+        )
+
+        async def gather() -> Observed:
+            async with (
+                session.engines_of(transport, release=release) as engines,
+                session.twins_of(
+                    transport,
+                    release=release,
+                    old_release=old_release,
+                    size_bytes=found.bytes,
+                    reference=reference,
+                    golden=records[0],
+                    baseline=records[1],
+                ) as twins,
+            ):
+                return await observe(
+                    engines,
+                    deployment=deployment,
+                    ledger=store,
+                    limits=Limits(stale_below=stale_below, expects_cold=expect_cold, requires_power=require_power),
+                    twins=twins,
+                    max_probes=probes,
+                    seed=seed,
+                    progress=progress,
+                )
+
+        observed = run_async(gather())
+        saved = ExitCode.OK if observations is None else save(observed.evidence, observations)
+        report = conclude(observed, deployment=deployment, ledger=store)
+    for fault in observed.faults:
+        console.say_fault(fault)
+    interrupted = observed.evidence.interrupted and not observed.faults
+    code = exit_code(verdict=report.verdict, faults=observed.faults, interrupted=interrupted)
+    return deliver(report, lambda: verify_document(report), wanted=form, output=output, code=worst((code, saved)))

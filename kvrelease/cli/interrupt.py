@@ -1,0 +1,69 @@
+"""Ctrl-C, and SIGTERM (a CI runner cancels a job, a pod is stopped): what was measured so far is still written."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Coroutine
+from types import FrameType
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
+
+T = TypeVar("T")
+
+
+def treat_termination_as_interrupt() -> None:
+    """Makes SIGTERM end the program as Ctrl-C does, where nobody decided otherwise."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def run_async(main: Coroutine[object, object, T]) -> T:
+    """The result of `main`. The first signal cancels it, once, so that it can hand over what it has.
+
+    A second Ctrl-C stops at once. A second SIGTERM changes nothing: CI runners send SIGINT, then SIGTERM, then kill.
+
+    Raises:
+        KeyboardInterrupt: it had nothing to hand over, or was told twice.
+    """
+    import asyncio  # noqa: PLC0415 - late: --help needs no event loop
+
+    stops = _Stops()
+    handled = [number for number in _SIGNALS if signal.getsignal(number) is signal.default_int_handler]
+    try:
+        for number in handled:
+            signal.signal(number, stops.handle)
+        return asyncio.run(stops.guard(main))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    finally:
+        for number in handled:
+            is_over = stops.count > 0 and number == signal.SIGTERM
+            signal.signal(number, signal.SIG_IGN if is_over else signal.default_int_handler)
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class _Stops:
+    """Counts signals, and cancels one task at the first."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._task: asyncio.Task[object] | None = None
+
+    async def guard(self, main: Coroutine[object, object, T]) -> T:
+        import asyncio  # noqa: PLC0415 - as above
+
+        self._task = asyncio.current_task()
+        return await main
+
+    def handle(self, number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        if self.count == 1 and self._task is not None:
+            self._task.cancel()
+            # Wakes a loop that waits for the network.
+            self._task.get_loop().call_soon_threadsafe(lambda: None)
+        elif self.count == 1 or number == signal.SIGINT:
+            raise KeyboardInterrupt

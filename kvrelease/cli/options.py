@@ -1,0 +1,207 @@
+"""The options that mean the same in every command, each defined once."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvrelease.cli.output import Format
+from kvrelease.config import DEFAULT_CONCURRENCY, DEFAULT_STALE_BELOW, DEFAULT_TIMEOUT_S
+from kvrelease.engines.base import EngineKind
+
+_OUTPUT = "Output"
+_ENGINE = "Engine"
+_RELEASE = "Release"
+_LEDGER = "Ledger"
+_HASHING = "Fingerprinting"
+
+
+def finite(value: float | None) -> float | None:
+    """The value, checked: NaN passes every range, and would pass every gate.
+
+    Raises:
+        BadParameter: NaN or infinity.
+    """
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number.")
+    return value
+
+
+FormatOption = Annotated[
+    Format | None,
+    typer.Option(
+        "--format",
+        envvar="KVRELEASE_FORMAT",
+        help="text for people, json for machines (the artifact), markdown for pull requests. "
+        "Default: by the suffix of --output, else text.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="Write there, atomically, instead of stdout.", rich_help_panel=_OUTPUT
+    ),
+]
+EngineUrlOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--engine-url",
+        envvar="KVRELEASE_ENGINE_URL",
+        metavar="URL",
+        help="A replica; repeat for each (the variable: separated by spaces). Address replicas directly, not through a "
+        "load balancer.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+EngineOption = Annotated[
+    EngineKind | None,
+    typer.Option(
+        "--engine",
+        envvar="KVRELEASE_ENGINE",
+        help="Kind of the engine. Default: detected from the server. `local` serves --release in this process.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        envvar="KVRELEASE_MODEL",
+        metavar="NAME",
+        help="Served model name. Default: the only one.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+TimeoutOption = Annotated[
+    float,
+    typer.Option(
+        "--timeout",
+        envvar="KVRELEASE_TIMEOUT",
+        metavar="SECONDS",
+        min=0.1,
+        callback=finite,
+        help="Deadline of one call to an engine.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+ConcurrencyOption = Annotated[
+    int,
+    typer.Option(
+        "--concurrency",
+        envvar="KVRELEASE_CONCURRENCY",
+        metavar="N",
+        min=1,
+        max=1024,
+        help="Requests in flight on one replica.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+ApiKeyEnvOption = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key-env",
+        envvar="KVRELEASE_API_KEY_ENV",
+        metavar="NAME",
+        help="Environment variable that holds the API key.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+HeaderOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--header",
+        metavar="K=V",
+        help="Header sent with every request; repeatable.  [env var: KVRELEASE_HEADER, one on each line]",
+        rich_help_panel=_ENGINE,
+    ),
+]
+AllowFlushOption = Annotated[
+    bool,
+    typer.Option("--allow-flush", help="Permit calls that empty this engine's own cache.", rich_help_panel=_ENGINE),
+]
+ReleaseOption = Annotated[
+    str | None,
+    typer.Option(
+        "--release",
+        envvar="KVRELEASE_RELEASE",
+        metavar="WHAT",
+        help="The release that is said to be served: model directory, kvrelease.json or saved fingerprint.",
+        rich_help_panel=_RELEASE,
+    ),
+]
+OldReleaseOption = Annotated[
+    str | None,
+    typer.Option(
+        "--old-release",
+        envvar="KVRELEASE_OLD_RELEASE",
+        metavar="WHAT",
+        help="The release before it; as a directory it lets verify compute what staleness would look like.",
+        rich_help_panel=_RELEASE,
+    ),
+]
+PromptsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--prompts",
+        envvar="KVRELEASE_PROMPTS",
+        metavar="FILE",
+        help="Prompt set, YAML or JSONL. prompts/support.yaml and its siblings are shipped.",
+        rich_help_panel=_RELEASE,
+    ),
+]
+NamespaceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        envvar="KVRELEASE_NAMESPACE",
+        metavar="TEXT",
+        help="Key space of this run instead of production's: none, release, or a salt.",
+        rich_help_panel=_RELEASE,
+    ),
+]
+NameOption = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="Short name of the release.", rich_help_panel=_RELEASE)
+]
+VersionLabelOption = Annotated[
+    str | None,
+    typer.Option("--release-version", metavar="LABEL", help="Your own version label.", rich_help_panel=_RELEASE),
+]
+LedgerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ledger",
+        envvar="KVRELEASE_LEDGER",
+        metavar="URL",
+        help="Where releases and what served where are remembered: sqlite:////path/ledger.db. Default: per user.",
+        rich_help_panel=_LEDGER,
+    ),
+]
+NoLedgerOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-ledger",
+        envvar="KVRELEASE_NO_LEDGER",
+        help="Remember nothing: epochs start at 0, and hits of earlier runs count as foreign.",
+        rich_help_panel=_LEDGER,
+    ),
+]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        envvar="KVRELEASE_JOBS",
+        metavar="N",
+        min=1,
+        max=256,
+        help="Threads that hash. Default: one per core.",
+        rich_help_panel=_HASHING,
+    ),
+]
+
+TIMEOUT_S = DEFAULT_TIMEOUT_S
+CONCURRENCY = DEFAULT_CONCURRENCY
+STALE_BELOW = DEFAULT_STALE_BELOW

@@ -1,0 +1,149 @@
+"""Where results go: data on stdout or into a file, in the format asked for."""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
+
+from kvrelease.cli.console import say_error
+from kvrelease.cli.streams import abandon, put
+from kvrelease.errors import ExitCode, InputError, UsageError, worst
+
+if TYPE_CHECKING:
+    from kvrelease.artifacts import Artifact
+    from kvrelease.report.document import Document
+
+
+class Format(enum.StrEnum):
+    """How a result is written."""
+
+    TEXT = "text"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+_SUFFIXES = {".json": Format.JSON, ".md": Format.MARKDOWN, ".markdown": Format.MARKDOWN, ".txt": Format.TEXT}
+
+
+def choose_format(wanted: Format | None, output: Path | None) -> Format:
+    """The format asked for, else the one that the output's suffix tells, else text.
+
+    Raises:
+        UsageError: the output cannot be a file there; told before work starts, not after.
+    """
+    if output is not None:
+        require_writable(output, option="--output")
+    return _format_of(wanted, output)
+
+
+def require_writable(path: Path, *, option: str) -> None:
+    """Checks before the work what would lose its result after it.
+
+    Raises:
+        UsageError: the directory is missing or read-only, or the path is a directory.
+    """
+    directory = path.absolute().parent
+    if path.is_dir():
+        raise UsageError(f"{option} {path}: it is a directory", hint="name a file in it")
+    if not directory.is_dir():
+        raise UsageError(f"{option} {path}: no such directory {directory}")
+    if not path.exists() and not os.access(directory, os.W_OK):
+        raise UsageError(f"{option} {path}: nothing can be written to {directory}", hint="name another directory")
+
+
+def deliver(
+    artifact: Artifact,
+    page: Callable[[], Document],
+    *,
+    wanted: Format | None,
+    output: Path | None,
+    code: ExitCode = ExitCode.OK,
+) -> ExitCode:
+    """Writes one result.
+
+    Args:
+        artifact: the result.
+        page: makes its document; called for text and Markdown only.
+        wanted: `--format`.
+        output: `--output`. Where it cannot be written, the result goes to stdout instead: measuring it may have taken
+            an hour.
+        code: of the result.
+
+    Returns:
+        The exit code of the run: the result's own, or the worse one of a result that could not be written.
+    """
+    from kvrelease.artifacts import write_atomically  # noqa: PLC0415 - late, as everything that --help does not need
+
+    text = _rendered(artifact, page, form=_format_of(wanted, output), is_for_people=output is None)
+    if output is not None:
+        try:
+            write_atomically(output, text)
+        except InputError as error:
+            say_error(error)
+            code = worst((code, error.exit_code))
+        else:
+            return code
+    try:
+        _print(text)
+    except InputError as error:
+        say_error(error)
+        code = worst((code, error.exit_code))
+    return code
+
+
+def save(artifact: Artifact, path: Path) -> ExitCode:
+    """Writes a second artifact beside the result; when that fails it is told, and the result is not lost."""
+    from kvrelease import artifacts  # noqa: PLC0415 - late, as above
+
+    try:
+        artifacts.write(path, artifact)
+    except InputError as error:
+        say_error(error)
+        return error.exit_code
+    return ExitCode.OK
+
+
+def _format_of(wanted: Format | None, output: Path | None) -> Format:
+    if wanted is not None:
+        return wanted
+    return _SUFFIXES.get(output.suffix.lower(), Format.TEXT) if output is not None else Format.TEXT
+
+
+def _rendered(artifact: Artifact, page: Callable[[], Document], *, form: Format, is_for_people: bool) -> str:
+    match form:
+        case Format.JSON:
+            from kvrelease.artifacts import to_json  # noqa: PLC0415
+
+            return to_json(artifact)
+        case Format.MARKDOWN:
+            from kvrelease.report.markdown import render_markdown  # noqa: PLC0415
+
+            return render_markdown(page())
+        case Format.TEXT:
+            from kvrelease.report.terminal import render_for_terminal, render_text  # noqa: PLC0415
+
+            is_terminal = is_for_people and sys.stdout is not None and sys.stdout.isatty()
+            return render_for_terminal(page()) if is_terminal else render_text(page())
+        case _:
+            assert_never(form)
+
+
+def _print(text: str) -> None:
+    """Writes to stdout. A reader that went away (`| head`) changes nothing about the outcome of the run.
+
+    Raises:
+        InputError: stdout cannot take it (a full disk, `>&-`).
+    """
+    if getattr(sys, "stdout", None) is None:
+        raise InputError("writing the result to stdout: it is closed", hint="name a file with --output")
+    try:
+        put(sys.stdout, text)
+    except OSError as error:
+        abandon(sys.stdout)
+        raise InputError(
+            f"writing the result to stdout: {error.strerror or error}", hint="make room, or name a file with --output"
+        ) from error

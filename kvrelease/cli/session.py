@@ -1,0 +1,269 @@
+"""What a command's options stand for: an open ledger, open engines, a release, a deployment."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kvrelease.cli.console import say_warning
+from kvrelease.config import Config, api_key, load_config
+from kvrelease.engines.base import EngineClient, EngineKind
+from kvrelease.errors import MissingExtra, UnsupportedRelease, UsageError
+
+if TYPE_CHECKING:
+    from kvrelease.binding.deployment import Deployment
+    from kvrelease.ledger.store import Ledger
+    from kvrelease.progress import Progress
+    from kvrelease.release.fingerprint import Fingerprint
+    from kvrelease.verify.record import Record
+    from kvrelease.verify.run import Twins
+    from kvrelease.workload.prompt_set import PromptSet
+
+
+UNDECLARED_WARNING = (
+    "the runtime is undeclared: list engine, version, dtype, kv_cache_dtype … under runtime: in kvrelease.yaml, "
+    "so that another engine version gets another namespace"
+)
+
+# A release up to here is also run in process, on a handful of prompts, for `identity` and `power`; larger ones only
+# when --reference local asks for it.
+IN_PROCESS_LIMIT_BYTES = 4 * 1024**3
+
+
+class Transport(msgspec.Struct, frozen=True, kw_only=True):
+    """How engines are reached."""
+
+    urls: tuple[str, ...]
+    kind: EngineKind | None
+    model: str | None
+    timeout_s: float
+    key_variable: str | None
+    headers: dict[str, str]
+
+
+def transport_of(
+    *,
+    config: Config,
+    urls: Sequence[str] | None,
+    kind: EngineKind | None,
+    model: str | None,
+    timeout_s: float,
+    key_variable: str | None,
+    headers: Sequence[str] | None,
+) -> Transport:
+    """The transport that options and configuration describe; checked before a release is hashed for minutes.
+
+    Raises:
+        UsageError: no replica is named, or one twice, or not by a URL; a header is not K=V; no such key variable.
+    """
+    from kvrelease.engines.address import parse_address  # noqa: PLC0415 - late: httpx
+
+    chosen = tuple(urls or ()) or ((config.production.url,) if config.production.url else ())
+    if not chosen and kind is not EngineKind.LOCAL:
+        raise UsageError(
+            "no engine is named", hint="add --engine-url http://HOST:PORT, or engine-url to kvrelease.yaml"
+        )
+    if kind is not EngineKind.LOCAL:
+        bases = [parse_address(url).url for url in chosen]
+        twice = next((base for base in bases if bases.count(base) > 1), None)
+        if twice:
+            raise UsageError(
+                f"the replica {twice} is named twice: it would be taken for two caches", hint="name each replica once"
+            )
+        api_key(key_variable)
+    return Transport(
+        urls=chosen,
+        kind=kind,
+        model=model or config.production.model,
+        timeout_s=timeout_s,
+        key_variable=key_variable,
+        headers={**config.production.headers, **parse_headers(headers or ())},
+    )
+
+
+def parse_headers(texts: Sequence[str]) -> dict[str, str]:
+    """`K=V` texts as headers.
+
+    Raises:
+        UsageError: no `=` in one; its text is not repeated, it may be a secret.
+    """
+    pairs = [text.partition("=") for text in texts]
+    for number, (name, separator, _) in enumerate(pairs, start=1):
+        if not separator or not name:
+            raise UsageError(f"--header number {number}: not of the form NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def open_ledger(url: str | None, *, no_ledger: bool) -> Ledger:
+    """The ledger that options name, else the user's own, else one that forgets."""
+    from kvrelease.ledger.store import IN_MEMORY, Ledger, default_ledger_url  # noqa: PLC0415 - late
+
+    return Ledger(IN_MEMORY if no_ledger else url or default_ledger_url())
+
+
+def read_release(what: str | None, *, option: str, jobs: int | None, progress: Progress) -> Fingerprint:
+    """The fingerprint that an option names.
+
+    Raises:
+        UsageError: the option was not given.
+        InputError: it cannot be read.
+    """
+    from kvrelease.release.fingerprint import load_release  # noqa: PLC0415 - late
+
+    if what is None:
+        raise UsageError(
+            f"no release is named: {option} says which weights are to be there",
+            hint=f"add {option} MODEL_DIRECTORY (or a saved fingerprint)",
+        )
+    return load_release(what, jobs=jobs, progress=progress)
+
+
+@asynccontextmanager
+async def engines_of(transport: Transport, *, release: str | None) -> AsyncIterator[tuple[EngineClient, ...]]:
+    """The replicas, open; closed on the way out."""
+    from kvrelease.engines.detect import open_engine  # noqa: PLC0415 - late
+    from kvrelease.engines.local import open_local  # noqa: PLC0415
+
+    async with AsyncExitStack() as stack:
+        engines: list[EngineClient] = []
+        if transport.kind is EngineKind.LOCAL:
+            if release is None or not _is_directory(release):
+                raise UsageError("--engine local serves --release, which must be a model directory")
+            engines.append(await open_local(Path(release)))
+            stack.push_async_callback(engines[-1].aclose)
+        else:
+            key = api_key(transport.key_variable)
+            for url in transport.urls:
+                engine = await open_engine(
+                    url,
+                    kind=transport.kind,
+                    model=transport.model,
+                    headers=transport.headers,
+                    api_key=key,
+                    timeout_s=transport.timeout_s,
+                )
+                stack.push_async_callback(engine.aclose)
+                engines.append(engine)
+        yield tuple(engines)
+
+
+@asynccontextmanager
+async def twins_of(
+    transport: Transport,
+    *,
+    release: str | None,
+    old_release: str | None,
+    size_bytes: int,
+    reference: str | None,
+    golden: Record | None,
+    baseline: Record | None,
+) -> AsyncIterator[Twins]:
+    """Where second opinions come from, open; closed on the way out.
+
+    Raises:
+        MissingExtra: `--reference local` without the `local` extra.
+        UsageError: `--reference local` without a release directory.
+    """
+    from kvrelease.engines.local import LocalEngine, open_local  # noqa: PLC0415 - late
+    from kvrelease.verify.run import Twins  # noqa: PLC0415
+
+    is_forced = reference == "local"
+    if reference is not None and not is_forced:
+        _require_other(reference, transport.urls)
+    if is_forced and (release is None or not _is_directory(release)):
+        raise UsageError("--reference local runs --release in process, which must be a model directory")
+    async with AsyncExitStack() as stack:
+
+        async def in_process(what: str | None) -> LocalEngine | None:
+            is_small = size_bytes <= IN_PROCESS_LIMIT_BYTES
+            if what is None or not _is_directory(what) or not (is_small or is_forced):
+                return None
+            try:
+                engine = await open_local(Path(what))
+            except (MissingExtra, UnsupportedRelease) as error:
+                if is_forced:
+                    raise
+                say_warning(f"{error.message}; identity and power stay unproven ({error.hint or 'no way around it'})")
+                return None
+            stack.push_async_callback(engine.aclose)
+            return engine
+
+        new = await in_process(release)
+        old = await in_process(old_release) if new is not None else None
+        second: EngineClient | None = new if is_forced else None
+        if reference is not None and not is_forced:
+            elsewhere = msgspec.structs.replace(transport, urls=(reference,), kind=None)
+            (second,) = await stack.enter_async_context(engines_of(elsewhere, release=None))
+        yield Twins(golden=golden, baseline=baseline, reference=second, release=new, old_release=old)
+
+
+def _is_directory(what: str) -> bool:
+    return Path(what).is_dir()
+
+
+def _require_other(reference: str, urls: Sequence[str]) -> None:
+    from kvrelease.engines.address import parse_address  # noqa: PLC0415 - late: httpx
+
+    base = parse_address(reference).url
+    if base in {parse_address(url).url for url in urls}:
+        raise UsageError(
+            f"--reference {base} is the replica under test: its cache would vouch for itself",
+            hint="name a second, clean server of the same release, or --reference local",
+        )
+
+
+def read_prompts(prompts: str | None) -> PromptSet:
+    """The prompt set that `--prompts` names.
+
+    Raises:
+        UsageError: none is named.
+        InputError: it cannot be read.
+    """
+    from kvrelease.workload.loading import load_prompt_set  # noqa: PLC0415 - late
+
+    if prompts is None:
+        raise UsageError("no prompt set is named", hint="add --prompts prompts/support.yaml, or your own file")
+    return load_prompt_set(prompts, directory=Path.cwd())
+
+
+def deployment_of(
+    fingerprint: Fingerprint,
+    *,
+    config: Config,
+    ledger: Ledger,
+    prompt_set: PromptSet,
+    namespace: str | None,
+    command: str,
+) -> Deployment:
+    """What is asked of every replica.
+
+    Raises:
+        UsageError: the key space is none.
+        InputError: the release has no kv name.
+    """
+    from kvrelease.binding.deployment import Deployment  # noqa: PLC0415 - late
+    from kvrelease.binding.namespace import resolve_namespace, salt_of  # noqa: PLC0415
+    from kvrelease.binding.runtime import declared_runtime  # noqa: PLC0415
+
+    runtime = declared_runtime(config.runtime)
+    if runtime.digest is None:
+        say_warning(UNDECLARED_WARNING)
+    record, _ = resolve_namespace(fingerprint.release, runtime=runtime, ledger=ledger, command=command)
+    production = config.production
+    return Deployment(
+        release=fingerprint.release,
+        namespace=record.namespace,
+        runtime=runtime,
+        production=production,
+        salt=salt_of(production.salt if namespace is None else namespace, namespace=record.namespace),
+        prompt_set=prompt_set,
+    )
+
+
+def configuration() -> Config:
+    """The configuration of the working directory."""
+    return load_config(Path.cwd())

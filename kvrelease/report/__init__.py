@@ -1,0 +1,1 @@
+"""Rendering artifacts; computes nothing."""

@@ -1,0 +1,116 @@
+"""A report without a format: what the renderers draw. Every string may come from outside and is never markup."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class Tone(enum.StrEnum):
+    """How a word is to be read; renderers may colour it, the word itself always stands."""
+
+    GOOD = "good"
+    BAD = "bad"
+    UNSURE = "unsure"
+    PLAIN = "plain"
+
+
+class Word(msgspec.Struct, frozen=True, kw_only=True):
+    """A word with a tone, such as a verdict."""
+
+    text: str
+    tone: Tone = Tone.PLAIN
+
+
+Cell = str | Word
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The line that matters: one word, and why."""
+
+    word: Word
+    reason: str
+
+
+class Text(msgspec.Struct, frozen=True, kw_only=True):
+    """A paragraph."""
+
+    text: str
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """Names and values."""
+
+    pairs: tuple[tuple[str, Cell], ...]
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows under a title; numbers are already text."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+class Notes(msgspec.Struct, frozen=True, kw_only=True):
+    """Warnings and other remarks, one line each."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+class Commands(msgspec.Struct, frozen=True, kw_only=True):
+    """What to copy: commands, settings. Never wrapped, so that a copy of it works; empty title for none."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+Block = Verdict | Text | Facts | Table | Notes | Commands
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole report."""
+
+    title: str
+    blocks: tuple[Block, ...]
+
+
+_TONES = {
+    "pass": Tone.GOOD,
+    "valid": Tone.GOOD,
+    "clean": Tone.GOOD,
+    "yes": Tone.GOOD,
+    "fail": Tone.BAD,
+    "invalid": Tone.BAD,
+    "stale": Tone.BAD,
+    "no": Tone.BAD,
+    "inconclusive": Tone.UNSURE,
+    "unknown": Tone.UNSURE,
+    "suspect": Tone.UNSURE,
+    "unjudged": Tone.UNSURE,
+}
+
+
+def word(text: str) -> Word:
+    """A word of the reports' vocabulary with its tone, in capitals where it decides."""
+    tone = _TONES.get(text, Tone.PLAIN)
+    return Word(text=text if tone is Tone.PLAIN else text.upper(), tone=tone)
+
+
+def number(value: float | None, *, digits: int = 0, unit: str = "") -> str:
+    """A number for people; not known is a question mark, never zero."""
+    return "?" if value is None else f"{value:,.{digits}f}{unit}"
+
+
+def share(value: float | None) -> str:
+    """A share as a percentage."""
+    return "?" if value is None else f"{value:.1%}"
+
+
+def printable(text: str) -> str:
+    """Text whose control characters are spelt out, so that no name reaches a terminal as an escape code."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )

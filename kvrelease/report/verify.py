@@ -1,0 +1,90 @@
+"""The page of the release gate."""
+
+from kvrelease.report.document import Block, Cell, Document, Facts, Notes, Table, Verdict, number, share, word
+from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict
+from kvrelease.verify.judge import VerifyReport
+
+
+def verify_document(found: VerifyReport) -> Document:
+    """Does anything that users get come from another release's KV?"""
+    floor, stale = found.noise_floor, found.stale
+    several = len({check.replica for check in found.checks if check.replica}) > 1
+    blocks: list[Block] = [
+        Verdict(word=word(str(found.verdict)), reason=found.reason),
+        Facts(
+            pairs=(
+                ("namespace", found.namespace),
+                (
+                    "claim",
+                    f"with confidence {found.claim.confidence:.0%}, fewer than {found.claim.stale_below:.0%} of "
+                    f"{found.claim.population} meet a stale prefix",
+                ),
+                ("probes", f"{len(found.probes)} on {found.prefixes} shared prefixes"),
+                ("stale", f"{stale.count} of {stale.of} ({share(stale.lower)} to {share(stale.upper)})"),
+                (
+                    "noise floor",
+                    f"{floor.pairs} clean pairs, median {number(floor.p50, digits=4)}, largest "
+                    f"{number(floor.max, digits=4)} nats; logit step {number(floor.quantum, digits=4)}",
+                ),
+                (
+                    "cost",
+                    f"{found.cost.requests} requests, {number(found.cost.tokens)} prompt tokens, "
+                    f"{found.cost.seconds:.1f} s",
+                ),
+            )
+        ),
+        Table(
+            title="Checks",
+            columns=("check", "verdict", "found"),
+            rows=tuple(
+                (
+                    str(check.id),
+                    word(str(check.verdict)),
+                    f"{check.replica}: {check.detail}" if several and check.replica else check.detail,
+                )
+                for check in found.checks
+            ),
+        ),
+    ]
+    blocks += _stale_probes(found)
+    notes = [found.method]
+    if found.skipped:
+        notes.append(f"too short to show a stale prefix, not probed: {', '.join(found.skipped)}")
+    blocks.append(Notes(title="Notes", lines=tuple(notes)))
+    return Document(title=f"Verifying {found.release.name}", blocks=tuple(blocks))
+
+
+def _stale_probes(found: VerifyReport) -> list[Block]:
+    marked = [probe for probe in found.probes if probe.verdict in (ProbeVerdict.STALE, ProbeVerdict.SUSPECT)]
+    if not marked:
+        return []
+    marked.sort(key=lambda probe: (probe.prefix, probe.verdict != ProbeVerdict.STALE, -(probe.distance or 0.0)))
+    several = len({probe.replica for probe in found.probes}) > 1
+    prefixes: dict[str, list[ProbeJudgement]] = {}
+    for probe in marked:
+        prefixes.setdefault(probe.prefix, []).append(probe)
+    columns = ("probe", "verdict", "nats", "foreign/cached", "text", "closer to", *(("replica",) if several else ()))
+    return [
+        Table(
+            title=f"Prefix {prefix}: {_counted(probes)}",
+            columns=columns,
+            rows=tuple((*_row(probe), *((probe.replica,) if several else ())) for probe in probes),
+        )
+        for prefix, probes in prefixes.items()
+    ]
+
+
+def _counted(probes: list[ProbeJudgement]) -> str:
+    stale = sum(probe.verdict is ProbeVerdict.STALE for probe in probes)
+    return f"{stale} stale, {len(probes) - stale} suspect"
+
+
+def _row(probe: ProbeJudgement) -> tuple[Cell, ...]:
+    return (
+        probe.id,
+        word(str(probe.verdict)),
+        number(probe.distance, digits=4),
+        f"{number(probe.foreign_tokens)}/{number(probe.cached_tokens)}",
+        "same" if probe.first_divergence is None else f"token {probe.first_divergence}",
+        probe.closer_to or "?",
+    )

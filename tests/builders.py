@@ -1,0 +1,364 @@
+"""Artifacts of every kind, with fixed values, for the tests of reports and of the command line.
+
+Each builder takes changes by keyword, so that a test names what matters to it.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import TypeVar
+
+import msgspec
+
+from kvrelease.artifacts import Artifact, Fault, ReleaseRef, Verdict
+from kvrelease.binding.namespace import NamespaceReport, RuntimeReport
+from kvrelease.binding.observe import Leg, Witness
+from kvrelease.binding.runtime import declared_runtime
+from kvrelease.binding.settings import binding_settings
+from kvrelease.engines.base import EngineKind, GeneratedToken, Observation, TopLogprob
+from kvrelease.prewarm.plan import Plan
+from kvrelease.prewarm.result import ControlResult, Percentiles, PrewarmReport, ReplicaResult
+from kvrelease.release.diff import ConfigChange, Diff, KvImpact, KvStatus, Renamed, TensorChanges
+from kvrelease.release.digests import LayerDigest
+from kvrelease.release.fingerprint import Digests, Fingerprint, Mode
+from kvrelease.release.impact import Rule
+from kvrelease.verify.checks import BindingResult, Check, CheckId, CheckVerdict
+from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict
+from kvrelease.verify.evidence import Cost
+from kvrelease.verify.exposure import ExposureResult, SpaceVerdict
+from kvrelease.verify.judge import Claim, PowerResult, StaleShare, VerifyReport
+from kvrelease.verify.noise import NoiseFloor
+from kvrelease.verify.record import EngineRef, Record, RecordedObservation
+from kvrelease.workload.check import PromptsReport, PromptsWarning, SharedPrefix, WarningCode
+
+A = TypeVar("A", bound=msgspec.Struct)
+
+CREATED = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+TOOL = "0.0.0"
+OLD_KV = "kv1-" + "a" * 32
+NEW_KV = "kv1-" + "b" * 32
+NAMESPACE = f"{NEW_KV}-undeclared-e0"
+REPLICA = "http://10.0.12.34:8000"
+DIGEST = "kvfp0-full/llama.1:" + "0123456789abcdef" * 4
+
+
+def _changed(artifact: A, changes: dict[str, object]) -> A:
+    return msgspec.structs.replace(artifact, **changes)
+
+
+def release(name: str = "support-v1.3", *, kv_name: str | None = NEW_KV, source: str | None = None) -> ReleaseRef:
+    return ReleaseRef(name=name, version=None, source=source or f"./models/{name}", kv_name=kv_name)
+
+
+def observation(text: str = "No, you cannot.", *, nats: float = -0.25, **changes: object) -> Observation:
+    token = GeneratedToken(token="No", token_id=7, logprob=nats, top=(TopLogprob(token="No", logprob=nats),))
+    return _changed(
+        Observation(
+            text=text, tokens=(token,), prompt_tokens=852, cached_tokens=768, total_s=0.25, finish_reason="length"
+        ),
+        changes,
+    )
+
+
+def leg(**changes: object) -> Leg:
+    return _changed(
+        Leg(
+            key_space=None,
+            observation=observation(),
+            prompt_tokens=852,
+            cacheable_tokens=848,
+            cached_tokens=768,
+            foreign_tokens=0,
+            witness=Witness.USAGE,
+        ),
+        changes,
+    )
+
+
+def fingerprint(**changes: object) -> Fingerprint:
+    return _changed(
+        Fingerprint(
+            tool=TOOL,
+            created=CREATED,
+            release=release(),
+            mode=Mode.FULL,
+            digests=Digests(
+                release=DIGEST,
+                weights=DIGEST,
+                kv=DIGEST,
+                config=DIGEST,
+                tokenizer=DIGEST,
+                template=None,
+                generation=None,
+            ),
+            fast=None,
+            adapters=(),
+            rule=Rule(name="llama.1", layers=2, ties_embeddings=False, is_quantized=False, reason=None),
+            layers=tuple(LayerDigest(layer=layer, digest=DIGEST) for layer in range(2)),
+            tensors=21,
+            bytes=1_234_567,
+            seconds=0.25,
+            files=(),
+            config=None,
+            transformers_version=None,
+            tensor_digests={},
+            warnings=("extra.safetensors is not in the index, and no engine would load it",),
+        ),
+        changes,
+    )
+
+
+def diff(**changes: object) -> Diff:
+    names = tuple(f"model.layers.{layer}.mlp.up_proj.weight" for layer in range(14))
+    return _changed(
+        Diff(
+            tool=TOOL,
+            created=CREATED,
+            old=release("support-v1.2", kv_name=OLD_KV),
+            release=release(),
+            changed=("release", "weights", "kv"),
+            tensors=TensorChanges(added=(), removed=(), changed=names, renamed=(Renamed(old="a.bias", new="b.bias"),)),
+            kv=KvImpact(
+                status=KvStatus.INVALID,
+                layers=30,
+                valid_layers=2,
+                first_invalid_layer=2,
+                reasons=("14 tensors changed that may touch KV from layer 2 on: 'model.layers.1.mlp.up_proj.weight'",),
+            ),
+            config=(ConfigChange(key="rope_theta", old=10000.0, new=500000.0, affects_kv=True),),
+            drift=(),
+            summary="Old KV is invalid from layer 2 on: 14 tensors changed.",
+        ),
+        changes,
+    )
+
+
+def namespace(kind: EngineKind = EngineKind.VLLM, **changes: object) -> NamespaceReport:
+    runtime = declared_runtime({"engine": "vllm", "version": "0.32.0"})
+    text = f"{NEW_KV}-{runtime.name}-e1"
+    return _changed(
+        NamespaceReport(
+            tool=TOOL,
+            created=CREATED,
+            release=release(),
+            namespace=text,
+            kv_name=NEW_KV,
+            runtime=RuntimeReport(
+                digest=runtime.digest, name=runtime.name, fields=runtime.fields, unread=runtime.unread
+            ),
+            epoch=1,
+            is_new=True,
+            engine=str(kind),
+            settings=binding_settings(kind, text),
+        ),
+        changes,
+    )
+
+
+def prompts(**changes: object) -> PromptsReport:
+    return _changed(
+        PromptsReport(
+            tool=TOOL,
+            created=CREATED,
+            name="support",
+            source="prompts/support.yaml",
+            digest="kvprompts1:" + "0" * 64,
+            prompts=66,
+            chat=66,
+            completions=0,
+            total_weight=100.0,
+            largest_share=0.08,
+            effective_prompts=41.3,
+            shared_prefixes=(
+                SharedPrefix(prefix="system:returns-desk", prompts=26, share=0.55, characters=3921),
+                SharedPrefix(prefix="system:billing-desk", prompts=40, share=0.45, characters=3402),
+            ),
+            warnings=(
+                PromptsWarning(
+                    code=WarningCode.SAME_BODY,
+                    prompt_ids=("a", "b"),
+                    message="prompts a, b have the same body: keep one, with the sum of the weights",
+                ),
+            ),
+        ),
+        changes,
+    )
+
+
+def plan(**changes: object) -> Plan:
+    return _changed(
+        Plan(
+            prompts=66,
+            prompt_tokens=44005,
+            cacheable_tokens=43504,
+            lower_bound_tokens=2885,
+            blocks_needed=167,
+            blocks_available=None,
+            dropped=("seldom-asked",),
+            uncacheable=("hello",),
+            waves=(("a", "b"), ("c",)),
+        ),
+        changes,
+    )
+
+
+def replica(url: str = REPLICA, **changes: object) -> ReplicaResult:
+    return _changed(
+        ReplicaResult(
+            url=url,
+            plan=plan(),
+            sent=3,
+            touched=3,
+            errors=0,
+            retries=0,
+            foreign_tokens=0,
+            computed_tokens=2885,
+            cached_tokens=41120,
+            hit_rate_before=0.0,
+            hit_rate_after=0.987,
+            evicted=0,
+            ttft_cold_ms=Percentiles(p50=1300.4, p95=1422.1),
+            ttft_warm_ms=Percentiles(p50=170.2, p95=180.9),
+            control=ControlResult(hits=True, cached_tokens=48, prompt_tokens=64),
+            witness="usage",
+        ),
+        changes,
+    )
+
+
+def unknown_replica(url: str) -> ReplicaResult:
+    """Nothing could be told of it."""
+    return replica(
+        url,
+        sent=1,
+        foreign_tokens=None,
+        computed_tokens=None,
+        cached_tokens=None,
+        hit_rate_before=None,
+        hit_rate_after=None,
+        ttft_cold_ms=Percentiles(p50=None, p95=None),
+        ttft_warm_ms=Percentiles(p50=None, p95=None),
+        control=None,
+        witness="nobody",
+        fault=Fault(where=url, exit_code=5, message=f"POST {url}/v1/chat/completions: no answer within 120 s"),
+    )
+
+
+def prewarm(**changes: object) -> PrewarmReport:
+    return _changed(
+        PrewarmReport(
+            tool=TOOL,
+            created=CREATED,
+            release=release(),
+            namespace=NAMESPACE,
+            key_space=NAMESPACE,
+            prompt_set="kvprompts1:" + "0" * 64,
+            verdict=Verdict.INCONCLUSIVE,
+            reason="http://vllm-1.vllm.prod.svc:8000: no answer within 120 s",
+            plan=plan(),
+            replicas=(replica(), unknown_replica("http://vllm-1.vllm.prod.svc:8000")),
+            min_hit_rate=0.9,
+        ),
+        changes,
+    )
+
+
+def record(**changes: object) -> Record:
+    return _changed(
+        Record(
+            tool=TOOL,
+            created=CREATED,
+            release=release("support-v1.2", kv_name=OLD_KV),
+            namespace=f"{OLD_KV}-undeclared-e0",
+            key_space=None,
+            prompt_set="kvprompts1:" + "0" * 64,
+            engine=EngineRef(kind="vllm", version="0.32.0", url=REPLICA, model="support"),
+            observations=(
+                RecordedObservation(id="returns-1", prefix="system:returns-desk", weight=2.0, leg=leg()),
+                RecordedObservation(
+                    id="billing-1",
+                    prefix="system:billing-desk",
+                    weight=1.0,
+                    leg=leg(cached_tokens=None, foreign_tokens=None, witness=Witness.NOBODY),
+                ),
+            ),
+            foreign_tokens=None,
+        ),
+        changes,
+    )
+
+
+def check(check_id: CheckId, verdict: CheckVerdict, detail: str) -> Check:
+    return Check(id=check_id, verdict=verdict, detail=detail, replica=REPLICA)
+
+
+def probe(number: int, verdict: ProbeVerdict, **changes: object) -> ProbeJudgement:
+    return _changed(
+        ProbeJudgement(
+            id=f"returns-opened-item-{number}",
+            replica=REPLICA,
+            prefix="system:returns-desk",
+            verdict=verdict,
+            detail="above the floor in all of 4 production legs",
+            distance=0.2803,
+            cached_tokens=768,
+            foreign_tokens=768,
+            first_divergence=6,
+            closer_to="old",
+        ),
+        changes,
+    )
+
+
+def verify(**changes: object) -> VerifyReport:
+    return _changed(
+        VerifyReport(
+            tool=TOOL,
+            created=CREATED,
+            release=release(),
+            verdict=Verdict.FAIL,
+            reason="failed: consistency",
+            namespace=NAMESPACE,
+            claim=Claim(confidence=0.95, stale_below=0.25, population="requests like the 66 prompts of the set"),
+            checks=(
+                check(CheckId.IDENTITY, CheckVerdict.NOTE, "unproven: no golden record and no release in process"),
+                check(CheckId.CONTROL, CheckVerdict.PASS, "a unique prompt of 64 tokens, sent twice, hit 48"),
+                check(
+                    CheckId.CONSISTENCY,
+                    CheckVerdict.FAIL,
+                    "1 of 11 probes answers from KV that this release did not make (threshold 0.0000 nats from 22 "
+                    "clean pairs). Stop traffic to this replica; flush its cache or bump the epoch; verify again",
+                ),
+            ),
+            binding=BindingResult(bound=False, proof="a nonce sent inside the namespace did not hit as production"),
+            exposure=(ExposureResult(key_space=NAMESPACE, cached_tokens=None, verdict=SpaceVerdict.CLEAN),),
+            probes=(
+                probe(1, ProbeVerdict.STALE),
+                probe(
+                    2, ProbeVerdict.SUSPECT, distance=None, foreign_tokens=None, first_divergence=None, closer_to=None
+                ),
+                probe(3, ProbeVerdict.CLEAN, distance=0.0),
+            ),
+            stale=StaleShare(count=1, of=3, rate=1 / 3, lower=0.0084, upper=0.9057),
+            noise_floor=NoiseFloor(pairs=22, p50=0.0, max=None, quantum=None),
+            power=PowerResult(stale_clean_distance=None, status="unknown"),
+            prefixes=1,
+            skipped=("hello",),
+            cost=Cost(requests=64, retries=0, tokens=39660, seconds=3.5),
+            method="suspects are judged by reproduction in every repeat",
+        ),
+        changes,
+    )
+
+
+def every_kind() -> dict[str, Artifact]:
+    """One artifact of each kind, by the name of its command."""
+    return {
+        "fingerprint": fingerprint(),
+        "diff": diff(),
+        "namespace": namespace(),
+        "prompts": prompts(),
+        "prewarm": prewarm(),
+        "record": record(),
+        "verify": verify(),
+    }

@@ -1,0 +1,69 @@
+"""The program as a user has it: its result, its inputs, and a real process."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+RULES = "Every rule of this shop is written down here and holds for every customer. " * 8
+
+PROMPTS = f"""\
+systems:
+  desk: "You answer for a shop. {RULES}"
+prompts:
+""" + "".join(f"  - {{id: q{number}, system: desk, user: 'May I return item {number}?'}}\n" for number in range(12))
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One invocation."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def errors(self) -> list[str]:
+        """The lines that begin with `error:`."""
+        return [line for line in self.err.splitlines() if line.startswith("error: ")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Releases:
+    """Two tiny releases."""
+
+    root: Path
+
+    @property
+    def old(self) -> Path:
+        return self.root / "old.json"
+
+    @property
+    def new(self) -> Path:
+        return self.root / "new.json"
+
+    @property
+    def directory(self) -> Path:
+        """The new one's weights."""
+        return self.root / "new"
+
+
+COMMAND = [sys.executable, "-m", "kvrelease"]
+
+
+def start(*argv: object, **options: object) -> subprocess.Popen[str]:
+    """The program as a process of its own."""
+    return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
+        [*COMMAND, *map(str, argv)],
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": {**os.environ}, **options},
+    )
+
+
+def finish(*argv: object, **options: object) -> Result:
+    """The result of a process of its own."""
+    process = start(*argv, **options)
+    out, err = process.communicate(timeout=60)
+    return Result(code=process.returncode, out=out or "", err=err or "")

@@ -1,0 +1,199 @@
+"""Bad input: its exit code, and one paragraph that says what was tried, what was found, and what to do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Kv
+from tests.cli.shell import Releases, Result
+from tests.engines.scripted import Break, ScriptedEngine
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedEngine]:
+    with ScriptedEngine(release="new") as engine:
+        yield engine
+
+
+def told(result: Result, *, code: int) -> str:
+    """The one error, and its hint; nothing on stdout, no traceback."""
+    assert result.code == code, result.err
+    assert result.out == ""
+    assert len(result.errors) == 1, result.err
+    assert "Traceback" not in result.err
+    return result.err.partition("error: ")[2]
+
+
+def prewarm(kv: Kv, releases: Releases, url: str, *more: object, prompts: str = "prompts.yaml") -> Result:
+    return kv("prewarm", "--release", releases.new, "--engine-url", url, "--prompts", prompts, "--timeout", "5", *more)
+
+
+# --- releases ---
+
+
+@pytest.mark.parametrize("command", [["fingerprint"], ["diff", "new.json"], ["namespace", "--engine", "vllm"]])
+def test_no_such_directory(kv: Kv, releases: Releases, command: list[str]) -> None:
+    parts = [str(releases.new) if part == "new.json" else part for part in command]
+    text = told(kv(*parts, "models/none"), code=4)
+    assert "models/none" in text
+
+
+def test_an_empty_directory(kv: Kv, workdir: Path) -> None:
+    (workdir / "empty").mkdir()
+    assert "empty" in told(kv("fingerprint", "empty"), code=4)
+
+
+def test_a_missing_shard_is_named(kv: Kv, releases: Releases, workdir: Path) -> None:
+    shutil.copytree(releases.directory, workdir / "m")
+    (workdir / "m" / "model.safetensors").rename(workdir / "m" / "model-00001-of-00002.safetensors")
+    index = {"weight_map": {"model.norm.weight": "model-00002-of-00002.safetensors"}}
+    (workdir / "m" / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "model-00002-of-00002.safetensors" in told(kv("fingerprint", "m"), code=4)
+
+
+def test_a_truncated_shard_is_named(kv: Kv, releases: Releases, workdir: Path) -> None:
+    shutil.copytree(releases.directory, workdir / "m")
+    weights = workdir / "m" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert "model.safetensors" in told(kv("fingerprint", "m"), code=4)
+
+
+def test_an_artifact_of_another_kind_is_no_release(kv: Kv, releases: Releases) -> None:
+    kv("diff", releases.old, releases.new, "-o", "diff.json")
+    assert "kvrelease/diff" in told(kv("namespace", "diff.json", "--engine", "vllm"), code=4)
+
+
+def test_a_fingerprint_with_a_kv_name_that_was_tampered_with(kv: Kv, releases: Releases, workdir: Path) -> None:
+    content = json.loads(releases.new.read_text())
+    content["release"]["kv_name"] = "../../etc"
+    (workdir / "evil.json").write_text(json.dumps(content))
+    text = told(kv("namespace", "evil.json", "--engine", "vllm"), code=4)
+    assert "kv name" in text
+    assert "../../etc" not in text
+
+
+# --- engines ---
+
+
+def test_an_unreachable_url(kv: Kv, releases: Releases) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        assert url in told(prewarm(kv, releases, url, "--timeout", "0.5"), code=5)
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://a", "", "http://user:hunter2@a:1"])
+def test_what_is_no_url_is_told_before_anything_is_hashed(kv: Kv, url: str) -> None:
+    text = told(kv("prewarm", "--release", "none", "--engine-url", url, "--prompts", "prompts.yaml"), code=2)
+    assert "URL" in text
+    assert "hunter2" not in text
+
+
+def test_a_wrong_model_name_lists_what_is_served(kv: Kv, releases: Releases, server: ScriptedEngine) -> None:
+    text = told(prewarm(kv, releases, server.url, "--model", "gpt-7"), code=2)
+    assert "gpt-7" in text
+    assert "'scripted'" in text
+
+
+def test_401_says_which_option_and_shows_no_key(kv: Kv, releases: Releases, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-wrong-secret")
+    with ScriptedEngine(api_key="sk-right") as server:
+        text = told(prewarm(kv, releases, server.url, "--api-key-env", "MY_KEY"), code=5)
+    assert "401" in text
+    assert "sk-wrong-secret" not in text
+    assert "--api-key-env" in text
+
+
+def test_a_server_that_answers_html(kv: Kv, releases: Releases, server: ScriptedEngine) -> None:
+    server.break_with(Break.HTML, path="/v1/models")
+    assert "HTML" in told(prewarm(kv, releases, server.url), code=5)
+
+
+def test_the_same_replica_twice(kv: Kv, releases: Releases, server: ScriptedEngine) -> None:
+    result = prewarm(kv, releases, server.url, "--engine-url", f"{server.url}/v1/")
+    assert "named twice" in told(result, code=2)
+
+
+def test_a_reference_that_is_the_replica_itself(kv: Kv, releases: Releases, server: ScriptedEngine) -> None:
+    argv = ("--release", releases.new, "--engine-url", server.url, "--prompts", "prompts.yaml")
+    assert "vouch for itself" in told(kv("verify", *argv, "--reference", f"{server.url}/"), code=2)
+
+
+def test_no_engine_no_prompts_no_release(kv: Kv, releases: Releases, server: ScriptedEngine) -> None:
+    assert "no engine" in told(kv("prewarm"), code=2)
+    assert "no prompt set" in told(kv("prewarm", "--engine-url", server.url), code=2)
+    assert "no release" in told(kv("prewarm", "--engine-url", server.url, "--prompts", "prompts.yaml"), code=2)
+
+
+# --- prompts ---
+
+
+@pytest.mark.parametrize("content", ["", "prompts: []\n", "\n\n"])
+def test_an_empty_prompt_set(kv: Kv, workdir: Path, content: str) -> None:
+    for name in ("e.yaml", "e.jsonl"):
+        if name == "e.jsonl" and content.startswith("prompts"):
+            continue
+        (workdir / name).write_text(content)
+        assert name in told(kv("prompts", "check", name), code=4)
+
+
+def test_a_missing_prompt_set(kv: Kv, releases: Releases, server: ScriptedEngine) -> None:
+    assert "none.yaml" in told(prewarm(kv, releases, server.url, prompts="none.yaml"), code=4)
+
+
+def test_a_prompt_longer_than_the_context(kv: Kv, releases: Releases) -> None:
+    with ScriptedEngine(context_tokens=64) as server:
+        text = told(prewarm(kv, releases, server.url), code=4)
+        assert not server.generations()
+    assert "'q0'" in text
+    assert "context of 64 tokens" in text
+    assert "Every rule" not in text
+
+
+# --- the command line itself ---
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["prewrm"], "Did you mean 'prewarm'?"),
+        (["prewarm", "--modl", "x"], "--model"),
+        (["prewarm", "--concurrency", "0"], "--concurrency"),
+        (["prewarm", "--concurrency", "many"], "--concurrency"),
+        (["prewarm", "--engine", "vlm"], "'vllm'"),
+        (["fingerprint"], "MODEL"),
+        (["fingerprint", "a", "b"], "b"),
+        (["prompts", "chek", "x"], "Did you mean 'check'?"),
+        (["prewarm", "--header", "no-equals-sign", "--engine-url", "http://a"], "--header number 1"),
+        (["namespace", "x", "--engine", "vllm", "--new-epoch", "--no-ledger"], "--new-epoch"),
+    ],
+)
+def test_a_wrong_command_line_points_at_the_word(kv: Kv, argv: list[str], said: str) -> None:
+    assert said in told(kv(*argv), code=2)
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("prewarm", "--min-hit-rate"), ("prewarm", "--timeout"), ("prewarm", "--budget"), ("verify", "--stale-below")],
+)
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_a_number_that_is_none_would_pass_every_gate(kv: Kv, command: str, option: str, value: str) -> None:
+    assert option in told(kv(command, option, value), code=2)
+
+
+def test_no_command_shows_the_help_as_it_is(kv: Kv) -> None:
+    result = kv()
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("Usage: kvrelease [OPTIONS] COMMAND")
+    assert "\\n" not in result.err
+
+
+def test_a_header_is_never_repeated(kv: Kv, releases: Releases) -> None:
+    result = kv("prewarm", "--engine-url", "http://127.0.0.1:1", "--header", "sk-secret")
+    assert "sk-secret" not in told(result, code=2)

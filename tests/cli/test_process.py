@@ -1,0 +1,186 @@
+"""The program as a process: signals, streams whose reader is gone, and what a shell sees."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kvrelease import __version__, artifacts
+from kvrelease.artifacts import Verdict
+from kvrelease.prewarm.result import PrewarmReport
+from kvrelease.verify.judge import VerifyReport
+from kvrelease.verify.record import Record
+from tests.cli.shell import COMMAND, Releases, finish, start
+from tests.engines.scripted import Break, ScriptedEngine
+
+DEADLINE_S = 30.0
+
+
+def wait_for_generations(server: ScriptedEngine, *, count: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while len(server.generations()) < count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)  # another process: nothing to wait on
+
+
+def start_command(name: str, server: ScriptedEngine, releases: Releases, **options: object) -> subprocess.Popen[str]:
+    engine = ("--release", releases.new, "--engine-url", server.url, "--prompts", "prompts.yaml")
+    return start(name, *engine, "-o", "r.json", **options)
+
+
+def after(server: ScriptedEngine, *, answers: int, then: Callable[[], Break | None]) -> None:
+    """Lets the server answer so many generations, and do something else with the others."""
+    original, seen = server.take_breakage, 0
+
+    def take(path: str) -> Break | None:
+        nonlocal seen
+        seen += path.startswith("/v1/c")
+        return then() if seen > answers and path.startswith("/v1/c") else original(path)
+
+    server.take_breakage = take  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_a_cancelled_prewarm_writes_what_it_has_and_ends_130(
+    releases: Releases, workdir: Path, number: signal.Signals
+) -> None:
+    with ScriptedEngine(release="new") as server:
+        after(server, answers=3, then=lambda: time.sleep(0.3))  # a slow engine
+        process = start_command("prewarm", server, releases)
+        wait_for_generations(server, count=4, process=process)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130, err
+    assert (out, "Traceback" in err) == ("", False)
+    report = artifacts.read(workdir / "r.json", PrewarmReport)
+    assert (report.interrupted, report.verdict) == (True, Verdict.INCONCLUSIVE)
+    assert 1 <= report.replicas[0].sent < 12
+
+
+def test_a_cancelled_record_keeps_its_observations_though_told_twice(releases: Releases, workdir: Path) -> None:
+    """CI runners send SIGINT, then SIGTERM."""
+    with ScriptedEngine(release="new") as server:
+        after(server, answers=2, then=lambda: Break.HANG)
+        process = start_command("record", server, releases)
+        wait_for_generations(server, count=3, process=process)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130, err
+    assert len(artifacts.read(workdir / "r.json", Record).observations) == 2
+
+
+def test_a_cancelled_verify_is_no_pass(releases: Releases, workdir: Path) -> None:
+    with ScriptedEngine(release="new") as server:
+        after(server, answers=5, then=lambda: Break.HANG)
+        process = start_command("verify", server, releases)
+        wait_for_generations(server, count=6, process=process)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130, err
+    report = artifacts.read(workdir / "r.json", VerifyReport)
+    assert (report.verdict, len(report.probes)) == (Verdict.INCONCLUSIVE, 5)
+
+
+def test_sigterm_stops_a_background_job_whose_shell_ignores_ctrl_c(releases: Releases, workdir: Path) -> None:
+    with ScriptedEngine(release="new") as server:
+        server.break_with(Break.HANG)
+        ignores = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)}
+        process = start_command("record", server, releases, **ignores)
+        wait_for_generations(server, count=1, process=process)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130, err
+    assert artifacts.read(workdir / "r.json", Record).interrupted
+
+
+def test_a_reader_that_went_away_changes_no_verdict(releases: Releases) -> None:
+    """`kvrelease diff … --fail-on invalid | head -0`: 1, as without the pipe."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    result = finish("diff", releases.old, releases.new, "--fail-on", "invalid", stdout=writer)
+    os.close(writer)
+    assert (result.code, result.err) == (1, "")
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["verify", "--help"]])
+def test_help_into_a_closed_pipe_is_quiet(argv: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    result = finish(*argv, stdout=writer)
+    os.close(writer)
+    assert (result.code, result.err) == (0, "")
+
+
+def test_nobody_reads_stderr(releases: Releases) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    result = finish("namespace", releases.new, "--engine", "vllm", "--no-ledger", stderr=writer)
+    os.close(writer)
+    assert result.code == 0
+    assert "cache_salt" in result.out
+
+
+def test_a_full_disk_behind_stdout_is_an_input_error(releases: Releases) -> None:
+    with Path("/dev/full").open("w") as full:
+        result = finish("fingerprint", releases.new, stdout=full)
+    assert result.code == 4
+    assert "No space left on device" in result.err
+    assert "Traceback" not in result.err
+
+
+def test_a_full_disk_behind_stdout_does_not_hide_a_failed_gate(releases: Releases) -> None:
+    with Path("/dev/full").open("w") as full:
+        result = finish("diff", releases.old, releases.new, "--fail-on", "invalid", stdout=full)
+    assert result.code == 1
+
+
+@pytest.mark.parametrize(("closed", "code"), [("1>&-", 4), ("2>&-", 0)])
+def test_a_closed_stream_is_no_crash(releases: Releases, closed: str, code: int) -> None:
+    words = " ".join([*COMMAND, "fingerprint", str(releases.new)])
+    done = subprocess.run(["sh", "-c", f"{words} {closed}"], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+
+
+def test_an_output_that_is_a_device_is_not_replaced(releases: Releases) -> None:
+    assert finish("fingerprint", releases.new, "-o", "/dev/null").code == 0
+    assert Path("/dev/null").is_char_device()
+    to_stdout = finish("fingerprint", releases.new, "-o", "/dev/stdout", "--format", "json")
+    assert '"kind": "kvrelease/fingerprint"' in to_stdout.out
+
+
+def test_json_is_utf8_whatever_the_locale(releases: Releases, workdir: Path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"}
+    argv = ("diff", releases.old, releases.new)
+    assert finish(*argv, "--format", "json", env=environment).code == 0
+    text = finish(*argv, env=environment, encoding="utf-8")
+    assert "→" in text.out
+
+
+def test_a_directory_whose_name_is_not_utf8(releases: Releases, workdir: Path) -> None:
+    directory = Path(os.fsdecode(os.fsencode(workdir) + b"/m\xff"))
+    directory.symlink_to(releases.directory)
+    text = finish("fingerprint", directory)
+    assert text.code == 0
+    assert "m\\udcff" in text.out
+    as_json = finish("fingerprint", directory, "--format", "json")
+    assert as_json.code == 4
+    assert "not valid UTF-8" in as_json.err
+
+
+def test_the_version(releases: Releases) -> None:
+    assert finish("--version").out == f"kvrelease {__version__}\n"
+    command = Path(sys.executable).parent / "kvrelease"
+    if command.exists():
+        done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+        assert done.stdout == f"kvrelease {__version__}\n"

@@ -1,0 +1,208 @@
+"""Results: data on stdout, everything else on stderr, in every format, and no outcome lost on the way out."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kvrelease import artifacts
+from kvrelease.artifacts import Artifact, Verdict
+from kvrelease.binding.namespace import NamespaceReport
+from kvrelease.prewarm.result import PrewarmReport
+from kvrelease.release.diff import Diff
+from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.verify.judge import VerifyReport
+from kvrelease.verify.record import Record
+from kvrelease.workload.check import PromptsReport
+from tests.cli.conftest import Kv
+from tests.cli.shell import Releases
+from tests.engines.scripted import Break, ScriptedEngine
+
+KINDS: dict[str, type[Artifact]] = {
+    "fingerprint": Fingerprint,
+    "diff": Diff,
+    "namespace": NamespaceReport,
+    "prompts": PromptsReport,
+    "prewarm": PrewarmReport,
+    "record": Record,
+    "verify": VerifyReport,
+}
+# `verify` ends 3: eleven prompts are too few for 5 %.
+CODES = dict.fromkeys(KINDS, 0)
+Commands = Callable[[str], list[str]]
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedEngine]:
+    with ScriptedEngine(release="new") as engine:
+        yield engine
+
+
+@pytest.fixture
+def argv(releases: Releases, server: ScriptedEngine) -> Commands:
+    new, old = str(releases.new), str(releases.old)
+    engine = ["--release", new, "--engine-url", server.url, "--prompts", "prompts.yaml"]
+    return {
+        "fingerprint": ["fingerprint", new],
+        "diff": ["diff", old, new],
+        "namespace": ["namespace", new, "--engine", "vllm"],
+        "prompts": ["prompts", "check", "prompts.yaml"],
+        "prewarm": ["prewarm", *engine],
+        "record": ["record", *engine],
+        "verify": ["verify", *engine, "--stale-below", "0.25"],
+    }.__getitem__
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_json_on_stdout_is_the_artifact_and_nothing_else(kv: Kv, argv: Commands, name: str) -> None:
+    result = kv(*argv(name), "--format", "json")
+    assert result.code == CODES[name], result.err
+    found = artifacts.from_json(result.out.encode(), KINDS[name], source="stdout")
+    assert json.loads(result.out)["kind"] == f"kvrelease/{name}"
+    assert found.schema == 1
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_text_on_stdout_has_no_escape_codes(kv: Kv, argv: Commands, name: str) -> None:
+    result = kv(*argv(name))
+    assert result.out
+    assert "\x1b" not in result.out + result.err
+    assert not result.errors
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_an_output_file_takes_its_format_from_its_suffix(kv: Kv, argv: Commands, name: str, workdir: Path) -> None:
+    result = kv(*argv(name), "-o", "r.md")
+    assert (result.code, result.out) == (CODES[name], "")
+    assert (workdir / "r.md").read_text().startswith("## ")
+
+
+def test_json_text_and_a_format_that_beats_the_suffix(kv: Kv, argv: Commands, workdir: Path) -> None:
+    for name in ("r.json", "r.txt", "r.MD", "r"):
+        kv(*argv("fingerprint"), "--output", name)
+    kv(*argv("fingerprint"), "--output", "x.md", "--format", "json")
+    begins = {path.name: path.read_text()[:3] for path in workdir.iterdir() if path.name[0] in "rx"}
+    assert begins == {"r.json": "{\n ", "r.txt": "Rel", "r.MD": "## ", "r": "Rel", "x.md": "{\n "}
+
+
+def test_warnings_go_to_stderr(kv: Kv, argv: Commands) -> None:
+    result = kv(*argv("namespace"), "--format", "json")
+    assert result.err.startswith("warning: the runtime is undeclared")
+
+
+# --- the incident ---
+
+
+def test_a_dirty_cache_fails_the_gate_and_a_clean_one_passes(
+    kv: Kv, argv: Commands, server: ScriptedEngine, releases: Releases
+) -> None:
+    server.reload("old")
+    assert kv(*argv("record"), "--release", releases.old).code == 0
+    server.reload("new")
+    assert kv(*argv("prewarm")).code == 1
+    failed = kv(*argv("verify"), "--format", "json")
+    assert failed.code == 1
+    assert json.loads(failed.out)["verdict"] == "fail"
+    assert kv(*argv("prewarm"), "--namespace", "release").code == 0
+    assert kv(*argv("verify"), "--namespace", "release").code == 0
+    assert kv(*argv("verify")).code == 1
+
+
+def test_saved_observations_are_judged_again_without_an_engine(kv: Kv, argv: Commands, workdir: Path) -> None:
+    first = kv(*argv("verify"), "--observations", "seen.json", "--format", "json")
+    again = kv("verify", "--from", "seen.json", "--format", "json")
+    assert (first.code, again.code) == (0, 0)
+    assert json.loads(first.out)["checks"] == json.loads(again.out)["checks"]
+
+
+def test_an_engine_that_fails_midway_leaves_an_artifact_and_ends_5(
+    kv: Kv, argv: Commands, server: ScriptedEngine, workdir: Path
+) -> None:
+    server.break_with(Break.CRASHING)
+    result = kv(*argv("prewarm"), "-o", "r.json", "--timeout", "1")
+    assert result.code == 5
+    report = artifacts.read(workdir / "r.json", PrewarmReport)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert report.replicas[0].errors == 1
+    assert len(result.errors) == 1
+
+
+def test_nobody_knows_is_inconclusive(kv: Kv, releases: Releases) -> None:
+    with ScriptedEngine(release="new", reports_cached_tokens=False, has_metrics=False) as server:
+        common = ("--release", releases.new, "--engine-url", server.url, "--prompts", "prompts.yaml")
+        assert kv("prewarm", *common).code == 3
+        assert kv("verify", *common, "--stale-below", "0.25").code == 3
+
+
+# --- secrets ---
+
+
+@pytest.mark.parametrize("name", ["prewarm", "record", "verify"])
+def test_no_key_header_or_prompt_is_in_any_message_or_artifact(
+    kv: Kv, releases: Releases, workdir: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-very-secret")
+    (workdir / "kvrelease.yaml").write_text("production: {headers: {X-Tenant: tenant-secret}}\n")
+    with ScriptedEngine(release="new", api_key="sk-very-secret") as server:
+        result = kv(
+            "--verbose", name, "--release", releases.new, "--engine-url", server.url, "--prompts", "prompts.yaml",
+            "--api-key-env", "MY_KEY", "--header", "X-Team=team-secret", "-o", "r.json",
+        )  # fmt: skip
+        assert server.generations()[-1].headers["x-team"] == "team-secret"
+        assert server.generations()[-1].headers["x-tenant"] == "tenant-secret"
+    assert result.code in (0, 3), result.err
+    written = (workdir / "r.json").read_text() + result.out + result.err
+    for secret in ("sk-very-secret", "tenant-secret", "team-secret", "Every rule of this shop"):
+        assert secret not in written
+
+
+def test_verbose_shows_no_sql_and_no_library_debug(kv: Kv, argv: Commands) -> None:
+    result = kv("--verbose", *argv("prewarm"))
+    for noise in ("SELECT", "INSERT", "httpcore", "asyncio"):
+        assert noise not in result.err
+
+
+# --- where it cannot be written ---
+
+
+def test_a_missing_output_directory_is_told_before_the_work(kv: Kv, argv: Commands, server: ScriptedEngine) -> None:
+    for option in (("-o", "none/r.json"), ("-o", "."), ("--observations", "none/seen.json")):
+        result = kv(*argv("verify"), *option)
+        assert result.code == 2
+    assert server.requests == []
+
+
+def test_a_result_that_cannot_be_written_goes_to_stdout_and_keeps_the_verdict(
+    kv: Kv, argv: Commands, server: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    clean = kv(*argv("prewarm"), "-o", "r.json")
+    assert clean.code == 4
+    assert json.loads(clean.out)["verdict"] == "pass"
+    assert "No space left on device" in clean.errors[0]
+    server.reload("old")
+    server.cache.clear()
+    kv(*argv("record"), "--no-ledger")
+    dirty = kv(*argv("prewarm"), "-o", "r.json", "--no-ledger")
+    assert dirty.code == 1
+    assert json.loads(dirty.out)["verdict"] == "fail"
+
+
+def test_observations_that_cannot_be_written_do_not_lose_the_verdict(
+    kv: Kv, argv: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    result = kv(*argv("verify"), "--observations", "seen.json", "--format", "json")
+    assert result.code == 4
+    assert json.loads(result.out)["verdict"] == "pass"
+    assert "seen.json" in result.errors[0]

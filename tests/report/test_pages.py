@@ -1,0 +1,75 @@
+"""One golden file for each kind and renderer; `pytest --update-golden` writes them anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kvrelease.artifacts import Artifact
+from kvrelease.engines.base import EngineKind
+from kvrelease.report.markdown import render_markdown
+from kvrelease.report.terminal import render_text
+from kvrelease.verify.consistency import ProbeVerdict
+from tests import builders
+from tests.report.pages import page_of
+
+Golden = Callable[[str, str], None]
+
+KINDS = builders.every_kind()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_page_as_text(name: str, golden: Golden) -> None:
+    golden(f"{name}.txt", render_text(page_of(KINDS[name])))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_page_as_markdown(name: str, golden: Golden) -> None:
+    golden(f"{name}.md", render_markdown(page_of(KINDS[name])))
+
+
+@pytest.mark.parametrize("name", ["prewarm", "verify"])
+def test_a_wide_page_on_a_narrow_terminal(name: str, golden: Golden) -> None:
+    golden(f"{name}-80.txt", render_text(page_of(KINDS[name]), width=80))
+
+
+@pytest.mark.parametrize("kind", list(EngineKind))
+def test_a_namespace_page_names_every_setting_whole(kind: EngineKind) -> None:
+    report = builders.namespace(kind)
+    text = render_text(page_of(report), width=80)
+    for setting in (*report.settings.flags, *report.settings.env.values(), *report.settings.body):
+        assert str(setting) in text
+
+
+@pytest.mark.parametrize(
+    "artifact",
+    [
+        builders.prewarm(replicas=(builders.unknown_replica(builders.REPLICA),)),
+        builders.record(),
+        builders.verify(probes=(builders.probe(1, ProbeVerdict.STALE, distance=None, foreign_tokens=None),)),
+    ],
+    ids=["prewarm", "record", "verify"],
+)
+@pytest.mark.parametrize("render", [render_text, render_markdown])
+def test_what_is_not_known_is_a_question_mark(artifact: Artifact, render: Callable[..., str]) -> None:
+    text = render(page_of(artifact))
+    assert "?" in text
+    assert "None" not in text
+
+
+def test_an_unknown_replica_shows_no_zero() -> None:
+    page = render_text(page_of(builders.prewarm(replicas=(builders.unknown_replica(builders.REPLICA),))))
+    (row,) = [line for line in page.splitlines() if line.startswith(f"  {builders.REPLICA} ")]
+    assert row.split() == [builders.REPLICA, "1/3", "?", "?", "?", "?", "?", "?", "nobody"]
+
+
+def test_a_record_that_was_cut_short_says_so() -> None:
+    page = render_text(page_of(builders.record(interrupted=True)))
+    assert "interrupted" in page
+
+
+def test_commands_to_copy_quote_a_hostile_directory() -> None:
+    source = "models/v1 3; rm -rf $HOME"
+    page = render_text(page_of(builders.fingerprint(release=builders.release(source=source))))
+    assert f"kvrelease namespace '{source}' --engine vllm" in page

@@ -1,0 +1,169 @@
+"""The house plan, enforced: imports go one way, and each library stays where it belongs. See docs/architecture.md."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "kvrelease"
+
+BOTTOM = {"errors", "artifacts", "config", "progress"}
+FOUNDATIONS = {"release", "workload", "engines", "ledger"}
+JOBS = {"prewarm", "verify", "stores"}
+
+# What each part of the package may import, itself aside.
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "progress": set(),
+    "artifacts": {"errors"},
+    "config": {"errors", "artifacts"},
+    **dict.fromkeys(FOUNDATIONS, BOTTOM),
+    "binding": BOTTOM | FOUNDATIONS,
+    **dict.fromkeys(JOBS, BOTTOM | FOUNDATIONS | {"binding"}),
+    "report": BOTTOM | FOUNDATIONS | {"binding"} | JOBS,
+    "cli": BOTTOM | FOUNDATIONS | {"binding"} | JOBS | {"report"},
+    "__main__": {"cli"},
+}
+
+# Libraries that only some modules may import, by path prefix below the package.
+CONFINED: dict[str, tuple[str, ...]] = {
+    "rich": ("cli/", "report/terminal.py"),
+    "typer": ("cli/",),
+    "torch": ("release/drift.py", "engines/local.py", "engines/local_release.py"),
+    "transformers": ("engines/local.py", "engines/local_release.py"),
+    "httpx": ("engines/",),
+    "sqlalchemy": ("ledger/",),
+    "scipy": ("verify/",),
+}
+
+# Modules that do no input or output: they take values and return values.
+PURE = (
+    "prewarm/plan.py",
+    "prewarm/result.py",
+    "verify/checks.py",
+    "verify/claim.py",
+    "verify/consistency.py",
+    "verify/distance.py",
+    "verify/exposure.py",
+    "verify/judge.py",
+    "verify/noise.py",
+    "verify/probes.py",
+    "binding/hits.py",
+    "binding/runtime.py",
+    "binding/settings.py",
+    "workload/prefix_tree.py",
+    "workload/chain.py",
+    "release/diff.py",
+    "release/impact.py",
+    "report/document.py",
+    "report/markdown.py",
+)
+EDGES = {"asyncio", "httpx", "os", "pathlib", "socket", "subprocess", "sqlalchemy", "tempfile", "threading", "time"}
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imports_of(path: Path, *, at_import: bool = False) -> Iterator[tuple[str, int]]:
+    """(dotted module, line) of every import; with `at_import` only those that run when the module is imported."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    late = {
+        id(inner) for node in ast.walk(tree) if isinstance(node, functions) for inner in ast.walk(node)
+    } | typing_only
+    for node in ast.walk(tree):
+        if at_import and id(node) in late:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno} imports relatively"
+            assert node.module is not None
+            if node.module == "kvrelease":
+                yield from ((f"kvrelease.{alias.name}", node.lineno) for alias in node.names)
+            else:
+                yield node.module, node.lineno
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_one_way(path: Path) -> None:
+    part = part_of(path)
+    if part == "__init__":
+        assert not list(imports_of(path))
+        return
+    for module, line in imports_of(path):
+        names = module.split(".")
+        if names[0] == "kvrelease" and len(names) > 1 and names[1] != "__version__":
+            assert names[1] in ALLOWED[part] | {part}, f"{path}:{line}: {part} may not import {module}"
+
+
+@pytest.mark.parametrize("library", sorted(CONFINED))
+def test_a_confined_library_stays_in_its_place(library: str) -> None:
+    for path in MODULES:
+        where = path.relative_to(PACKAGE).as_posix()
+        for module, line in imports_of(path):
+            if module.split(".")[0] == library:
+                assert where.startswith(CONFINED[library]), f"{where}:{line} imports {library}"
+
+
+@pytest.mark.parametrize("where", PURE)
+def test_computation_touches_no_file_socket_or_clock(where: str) -> None:
+    for module, line in imports_of(PACKAGE / where):
+        assert module.split(".")[0] not in EDGES, f"{where}:{line} imports {module}"
+
+
+@pytest.mark.parametrize("library", ["torch", "transformers", "scipy", "sqlalchemy", "matplotlib", "huggingface_hub"])
+def test_a_heavy_library_is_imported_late(library: str) -> None:
+    for path in MODULES:
+        where = path.relative_to(PACKAGE).as_posix()
+        if where == "ledger/tables.py":
+            continue  # imported late itself
+        for module, line in imports_of(path, at_import=True):
+            assert module.split(".")[0] != library, f"{where}:{line} imports {library} when imported"
+
+
+def test_help_loads_nothing_heavy() -> None:
+    heavy = "torch transformers scipy sqlalchemy httpx matplotlib pydantic yaml asyncio"
+    code = (
+        "import sys\n"
+        "from kvrelease.cli.app import run\n"
+        "assert run(['verify', '--help']) == 0\n"
+        f"sys.exit(', '.join(sorted(set('{heavy}'.split()) & set(sys.modules))) or 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_catch_all_becomes_an_answer_but_in_the_seam() -> None:
+    """Elsewhere a catch-all may only translate what a library raises, with `raise ... from` as its last word."""
+    found = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id == "Exception"))
+        and not (isinstance(node.body[-1], ast.Raise) and node.body[-1].cause is not None)
+    ]
+    assert found == ["cli/app.py"]
+
+
+def test_nothing_is_unpickled() -> None:
+    forbidden = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
+    for path in MODULES:
+        for module, line in imports_of(path):
+            assert module.split(".")[0] not in forbidden, f"{path}:{line} imports {module}"
