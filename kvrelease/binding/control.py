@@ -23,11 +23,6 @@ _WORD_BYTES = 4
 _MAX_WORDS = 4096
 
 
-def fresh_salt(purpose: str) -> str:
-    """A key space of this run's own, recognisable in an engine's logs; at most 64 of `[a-z0-9-]`."""
-    return f"kvrelease-{purpose}-{secrets.token_hex(8)}"
-
-
 async def nonce_request(
     observer: Observer, *, route: Route, production: Production, model: str, salt: str | None
 ) -> Request:

@@ -8,6 +8,7 @@ speaks, the hit is not known, which is never zero.
 from __future__ import annotations
 
 import enum
+import secrets
 from typing import Protocol
 
 import msgspec
@@ -56,6 +57,19 @@ class Leg(msgspec.Struct, frozen=True, kw_only=True):
         if self.cached_tokens is None or self.prompt_tokens is None:
             return None
         return 2 * self.cached_tokens > self.prompt_tokens
+
+
+PROBE_SALT = "kvrelease-"
+
+
+def probe_salt(purpose: str) -> str:
+    """A key space of this run's own, recognisable in an engine's logs; at most 64 of `[a-z0-9-]`."""
+    return f"{PROBE_SALT}{purpose}-{secrets.token_hex(8)}"
+
+
+def is_probe_salt(key_space: str | None) -> bool:
+    """Whether a key space is one that `probe_salt` made."""
+    return key_space is not None and key_space.startswith(PROBE_SALT)
 
 
 class PrefixMemory(Protocol):
@@ -154,10 +168,13 @@ class Observer:
         )
 
     def remember(self) -> None:
-        """Hands what this run learnt to the memory; call it once, also when the run was cut short."""
+        """Hands what this run learnt to the memory; call it once, also when the run was cut short.
+
+        Key spaces of this run's own probes are left out: nobody will ever ask there again.
+        """
         for key_space, known in self._known.items():
             origin = self._origin(key_space)
-            if origin:
+            if origin and not is_probe_salt(key_space):
                 self._memory.add_computed_prefixes(origin, known.learnt)
 
 

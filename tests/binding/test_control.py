@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvrelease.binding.control import fresh_salt, nonce_request
-from kvrelease.binding.observe import Leg, Observer
+from kvrelease.binding.control import nonce_request
+from kvrelease.binding.observe import Leg, Observer, probe_salt
 from kvrelease.config import Production
 from kvrelease.engines.base import EngineKind, Request, Route
 from kvrelease.errors import PromptTooLong
@@ -72,6 +72,6 @@ def test_a_context_of_less_than_two_blocks_is_told_as_such(block_tokens: int) ->
 
 
 def test_a_fresh_salt_fits_every_engine_and_never_repeats() -> None:
-    salts = {fresh_salt("reference") for _ in range(50)}
+    salts = {probe_salt("reference") for _ in range(50)}
     assert len(salts) == 50
     assert all(len(salt) <= 64 and set(salt) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") for salt in salts)

@@ -278,7 +278,7 @@ def test_a_body_that_is_no_unicode_is_an_input_error() -> None:
 
 
 def test_nothing_secret_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="kvrelease")
 
     async def main() -> None:
         connector = httpx.MockTransport(Answers(httpx.Response(500, json={"error": "sk-secret tulips"})))

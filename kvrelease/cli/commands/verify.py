@@ -195,9 +195,8 @@ def verify(
 
         observed = run_async(gather())
         saved = ExitCode.OK if observations is None else save(observed.evidence, observations)
-        report = conclude(observed, deployment=deployment, ledger=store)
-    for fault in observed.faults:
+        report, faults = conclude(observed, deployment=deployment, ledger=store)
+    for fault in faults:
         console.say_fault(fault)
-    interrupted = observed.evidence.interrupted and not observed.faults
-    code = exit_code(verdict=report.verdict, faults=observed.faults, interrupted=interrupted)
+    code = exit_code(verdict=report.verdict, faults=faults, interrupted=observed.interrupted)
     return deliver(report, lambda: verify_document(report), wanted=form, output=output, code=worst((code, saved)))

@@ -1,0 +1,1 @@
+"""Filling a new release's prefix cache, and proving it is resident."""

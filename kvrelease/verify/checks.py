@@ -1,0 +1,421 @@
+"""The checks of the release gate, one pure function each: evidence in, `Check` out.
+
+`note` is for what is reported and does not decide: an identity nobody could prove, an exposure that production does not
+use. It is never counted as a pass of something that was asked for.
+"""
+
+from __future__ import annotations
+
+import enum
+import statistics
+from collections.abc import Iterable
+
+import msgspec
+
+from kvrelease.binding.observe import Witness
+from kvrelease.engines.base import Observation
+from kvrelease.verify.claim import probes_needed, provable_share
+from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict, threshold_nats
+from kvrelease.verify.distance import distance
+from kvrelease.verify.evidence import Isolation, Limits, PowerPair, ReferencePair, ReplicaEvidence
+from kvrelease.verify.noise import NoiseFloor
+
+# Median distance allowed between an engine's clean answer and the same release in process (or its golden record):
+# kernels and dtypes differ. Measured sizes: docs/statistics.md, "identity".
+KERNEL_BOUND_NATS = 0.35
+
+# How much closer to the old release an answer must lie to say that the old weights run: releases may differ by less
+# than kernels do, and then either can be the closer one by chance.
+MUCH_CLOSER = 2
+
+# Fewer generated tokens than this, all the same, are an answer; so many are a broken model.
+REPEATED_TOKENS = 4
+
+
+# With an unknown power, a run whose threshold lies higher proves nothing: 36 steps of fine-tuning move a stale answer
+# by 0.27 nats, twelve by 0.11 (docs/statistics.md); three times the noise of eight concurrent requests to vLLM is 0.17,
+# of a miss against a hit of llama.cpp (Q4_1) 0.15.
+MAX_BLIND_THRESHOLD_NATS = 0.25
+
+
+class CheckVerdict(enum.StrEnum):
+    """The outcome of one check."""
+
+    PASS = "pass"  # noqa: S105 - a verdict, no password
+    FAIL = "fail"
+    INCONCLUSIVE = "inconclusive"
+    NOTE = "note"
+
+
+class CheckId(enum.StrEnum):
+    """What is asked; the order is the order of the report."""
+
+    IDENTITY = "identity"
+    FIRST_TOUCH = "first-touch"
+    CONTROL = "control"
+    BINDING = "binding"
+    BYPASS = "bypass"
+    CONSISTENCY = "consistency"
+    POWER = "power"
+    DEGENERATE = "degenerate"
+    RESIDENCY = "residency"
+    EXPOSURE = "exposure"
+    REPLICAS = "replicas"
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One check of the report.
+
+    Attributes:
+        id: what was asked.
+        verdict: the outcome.
+        detail: what was found, and on failure what the operator does next.
+        replica: URL, None for checks over all replicas.
+    """
+
+    id: CheckId
+    verdict: CheckVerdict
+    detail: str
+    replica: str | None = None
+
+
+def space_name(key_space: str | None) -> str:
+    """How reports name a key space."""
+    return "unsalted" if key_space is None else key_space
+
+
+def _median_distance(pairs: Iterable[ReferencePair], replica: ReplicaEvidence) -> float | None:
+    cold = {probe.id: probe.cold.observation for probe in replica.probes if probe.cold is not None}
+    found = [distance(cold[pair.probe], pair.witness).nats for pair in pairs if pair.probe in cold]
+    known = [nats for nats in found if nats is not None]
+    return statistics.median(known) if known else None
+
+
+_WITNESSES = {"golden": "the golden record", "release": "the release run in process"}
+
+
+def check_identity(replica: ReplicaEvidence) -> Check:
+    """Is this the release we fingerprinted?"""
+    labels = ", ".join(f"{name}={value}" for name, value in sorted(replica.identity.labels.items())) or "none"
+    verdict, found = _identity(replica)
+    return Check(
+        id=CheckId.IDENTITY,
+        verdict=verdict,
+        detail=f"{found}; labels (hints only): {labels}",
+        replica=replica.identity.url,
+    )
+
+
+def _identity(replica: ReplicaEvidence) -> tuple[CheckVerdict, str]:
+    to_new = _median_distance(replica.identity_pairs, replica)
+    to_baseline = _median_distance(replica.old_pairs, replica)
+    if to_new is None:
+        why = "no golden record and no release to run in process"
+        if replica.identity_pairs:
+            why = f"no clean answer can be compared with {_WITNESSES[replica.identity_source]}"
+        aside = "" if to_baseline is None else f"; median distance to the old release's baseline {to_baseline:.3f} nats"
+        return CheckVerdict.NOTE, f"unproven: {why}{aside}"
+    witness = _WITNESSES[replica.identity_source]
+    found = f"median distance of {len(replica.identity_pairs)} clean answers to {witness} {to_new:.3f} nats"
+    to_old = _median_distance(replica.old_identity_pairs, replica)
+    if to_old is not None and MUCH_CLOSER * to_old < to_new:
+        advice = "The engine runs the old weights: load the new release, then verify again"
+        return CheckVerdict.FAIL, f"{found}, to the old release's from the same source {to_old:.3f}. {advice}"
+    if to_new > KERNEL_BOUND_NATS:
+        advice = "The engine runs other weights than the release: check what was loaded"
+        return CheckVerdict.FAIL, f"{found}, above the bound between kernels ({KERNEL_BOUND_NATS} nats). {advice}"
+    if to_old is not None and to_old < to_new:
+        return CheckVerdict.NOTE, f"unproven: {found}, to the old release's {to_old:.3f}: kernels differ by as much"
+    if to_old is None and to_baseline is not None and MUCH_CLOSER * to_baseline < to_new:
+        advice = "Name --old-release too, or record a --golden, to tell kernels from weights"
+        return CheckVerdict.INCONCLUSIVE, f"{found}, to the old release's baseline {to_baseline:.3f}. {advice}"
+    return CheckVerdict.PASS, f"{found}, within the bound between kernels ({KERNEL_BOUND_NATS} nats)"
+
+
+def check_first_touch(replica: ReplicaEvidence, *, limits: Limits, key_space: str | None) -> Check:
+    """Did the production legs hit anything that this release did not compute itself?"""
+    verdict, detail = _first_touch(replica, limits=limits, space=space_name(key_space))
+    return Check(id=CheckId.FIRST_TOUCH, verdict=verdict, detail=detail, replica=replica.identity.url)
+
+
+def _first_touch(replica: ReplicaEvidence, *, limits: Limits, space: str) -> tuple[CheckVerdict, str]:
+    # Of each probe the leg with most foreign tokens, which is the first one wherever no other hit more.
+    legs = [max(probe.production, key=lambda leg: leg.foreign_tokens or 0) for probe in replica.probes]
+    cached = sum(leg.cached_tokens or 0 for leg in legs)
+    foreign = sum(leg.foreign_tokens or 0 for leg in legs)
+    is_untouched = limits.expects_cold or bool(replica.is_fresh)
+    if legs and legs[0].foreign_tokens is None and is_untouched:
+        # Before the first request there is no other of ours, whose tokens could explain what it hit.
+        foreign += replica.probes[0].production[0].cached_tokens or 0
+    found = f"{foreign} of {cached} cached tokens in the {space} key space were not computed by this release"
+    if foreign and is_untouched:
+        why = (
+            "and nobody was to have sent it a request yet"
+            if limits.expects_cold
+            else "in a process that no request had reached before"
+        )
+        remedy = "Bump the epoch (kvrelease namespace --new-epoch) or flush this engine's cache, prewarm, verify again"
+        return CheckVerdict.FAIL, f"{found}, {why}. {remedy}"
+    unknown = sum(any(leg.cached_tokens is None for leg in probe.production) for probe in replica.probes)
+    if unknown or not legs:
+        return CheckVerdict.INCONCLUSIVE, (
+            f"{unknown} of {len(legs)} probes have production legs without cached_tokens, and the counters of /metrics "
+            "do not tell either; not known is not zero. vLLM needs --enable-prompt-tokens-details, SGLang "
+            "--enable-cache-report; or verify while nobody else uses the engine"
+            if legs
+            else "no production leg was sent"
+        )
+    if any(leg.foreign_tokens is None for leg in legs):
+        return CheckVerdict.NOTE, (
+            f"{cached} cached tokens that cannot be attributed, because the server does not tell token ids; "
+            "consistency decides"
+        )
+    if foreign:
+        return CheckVerdict.NOTE, f"{found} as far as the ledger knows; their origin is unknown: consistency decides"
+    return CheckVerdict.PASS, f"no foreign hit in {len(legs)} production legs ({space}, {cached} cached)"
+
+
+def check_control(replica: ReplicaEvidence) -> Check:
+    """Can the cache hit at all?"""
+
+    def check(verdict: CheckVerdict, detail: str) -> Check:
+        return Check(id=CheckId.CONTROL, verdict=verdict, detail=detail, replica=replica.identity.url)
+
+    control = replica.control
+    if control is None:
+        return check(CheckVerdict.INCONCLUSIVE, "no control was sent")
+    first, second = control.legs
+    if first.hits_mostly is None or second.hits_mostly is None:
+        return check(CheckVerdict.INCONCLUSIVE, "nobody witnessed the control's hit; not known is not a hit")
+    if first.hits_mostly:
+        return check(
+            CheckVerdict.INCONCLUSIVE,
+            f"a unique prompt hit {first.cached_tokens} tokens when first sent: the reported hits are no hits",
+        )
+    if not second.hits_mostly:
+        return check(
+            CheckVerdict.INCONCLUSIVE,
+            f"a unique prompt of {second.prompt_tokens} tokens, sent twice, did not hit: is prefix caching on, is the "
+            "block larger than the prompt, does a router send the two to different replicas?",
+        )
+    if second.witness is Witness.USAGE and control.counted_hits == 0:
+        return check(
+            CheckVerdict.INCONCLUSIVE,
+            f"usage reports {second.cached_tokens} cached tokens, the server's hit counter did not move",
+        )
+    return check(
+        CheckVerdict.PASS,
+        f"a unique prompt of {second.prompt_tokens} tokens, sent twice, hit {second.cached_tokens}"
+        + (f"; counters agree ({control.counted_hits:.0f})" if control.counted_hits else ""),
+    )
+
+
+class BindingResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether production's requests provably land in the release's namespace.
+
+    Attributes:
+        bound: None when it could not be told.
+        proof: what was observed.
+    """
+
+    bound: bool | None
+    proof: str
+
+
+def binding_result(replica: ReplicaEvidence) -> BindingResult:
+    """What the nonce prompts showed."""
+    evidence = replica.binding
+    if evidence is None and replica.identity.capabilities.has_salt:
+        return BindingResult(bound=None, proof="no nonce prompt was sent")
+    if evidence is None:
+        return BindingResult(
+            bound=False, proof=f"{replica.identity.kind} has no salt: within one process its keys are tokens only"
+        )
+    hit, miss = evidence.as_production, evidence.fresh_salt
+    if hit.hits_mostly is None or miss.hits_mostly is None:
+        return BindingResult(bound=None, proof="nobody witnessed the hits of the nonce prompts")
+    if miss.hits_mostly:
+        return BindingResult(
+            bound=False,
+            proof=f"a nonce prompt under a fresh salt hit {miss.cached_tokens} tokens: the engine ignores the salt",
+        )
+    if not hit.hits_mostly:
+        return BindingResult(
+            bound=False, proof="a nonce prompt sent inside the namespace did not hit when sent as production"
+        )
+    return BindingResult(
+        bound=True,
+        proof=f"a nonce prompt of {hit.prompt_tokens} tokens sent inside the namespace hit {hit.cached_tokens} as "
+        f"production, {miss.cached_tokens} under a fresh salt",
+    )
+
+
+def check_binding(replica: ReplicaEvidence, *, namespace: str, production_salt: str | None) -> Check:
+    """Does production traffic land in the release's namespace, where it is said to?"""
+    result = binding_result(replica)
+    claims = production_salt == namespace
+    if result.bound:
+        verdict, detail = CheckVerdict.PASS, result.proof
+    elif claims and result.bound is None:
+        verdict, detail = CheckVerdict.INCONCLUSIVE, result.proof
+    elif claims:
+        verdict = CheckVerdict.FAIL
+        detail = f"production is said to use {namespace}, but {result.proof}"
+    else:
+        verdict = CheckVerdict.NOTE
+        known = "not known" if result.bound is None else "not bound"
+        detail = f"{known}: {result.proof}. Judged: the {space_name(production_salt)} key space, which users get"
+    return Check(id=CheckId.BINDING, verdict=verdict, detail=detail, replica=replica.identity.url)
+
+
+def check_bypass(replica: ReplicaEvidence) -> Check:
+    """Is the reference leg really cold?"""
+    notes = "; ".join(replica.isolation_notes)
+    if replica.isolation is Isolation.NONE:
+        verdict = CheckVerdict.INCONCLUSIVE
+        detail = f"no reference leg could be proved cold: {notes}. Name a clean second server with --reference URL"
+    else:
+        cold = [probe.cold for probe in replica.probes if probe.cold is not None]
+        verdict = CheckVerdict.PASS
+        detail = f"reference legs by {replica.isolation}: 0 foreign tokens in {len(cold)} legs" + (
+            f" (after: {notes})" if notes else ""
+        )
+    return Check(id=CheckId.BYPASS, verdict=verdict, detail=detail, replica=replica.identity.url)
+
+
+def check_consistency(
+    judgements: tuple[ProbeJudgement, ...], *, floor: NoiseFloor, limits: Limits, replica: str
+) -> Check:
+    """Do production legs agree with clean ones, and is that enough evidence for the claim?"""
+
+    def check(verdict: CheckVerdict, detail: str) -> Check:
+        return Check(id=CheckId.CONSISTENCY, verdict=verdict, detail=detail, replica=replica)
+
+    by = {verdict: [one for one in judgements if one.verdict is verdict] for verdict in ProbeVerdict}
+    stale, suspect, unjudged = by[ProbeVerdict.STALE], by[ProbeVerdict.SUSPECT], by[ProbeVerdict.UNJUDGED]
+    floor_text = f"threshold {threshold_nats(floor):.4f} nats from {floor.pairs} clean pairs"
+    if stale:
+        prefixes = sorted({one.prefix for one in stale})
+        return check(
+            CheckVerdict.FAIL,
+            f"{len(stale)} of {len(judgements)} probes answer from KV that this release did not make ({floor_text})"
+            + (f", {len(suspect)} more are suspect and were not repeated" if suspect else "")
+            + f"; prefixes: {', '.join(prefixes)}. Stop traffic to this replica; flush its cache or bump the epoch; "
+            "prewarm; verify again",
+        )
+    if unjudged:
+        return check(CheckVerdict.INCONCLUSIVE, f"{len(unjudged)} probes could not be judged: {unjudged[0].detail}")
+    if suspect:
+        return check(
+            CheckVerdict.INCONCLUSIVE,
+            f"{len(suspect)} probes differ from their clean twins, and not reproducibly ({suspect[0].detail}); verify "
+            "again on a quiet engine",
+        )
+    needed = probes_needed(stale_below=limits.stale_below, confidence=limits.confidence)
+    if len(judgements) < needed:
+        share = provable_share(clean_probes=len(judgements), confidence=limits.confidence)
+        return check(
+            CheckVerdict.INCONCLUSIVE,
+            f"{len(judgements)} clean probes prove a stale share below {share:.0%}; below {limits.stale_below:.0%} "
+            f"takes {needed}: add prompts, or ask for less with --stale-below",
+        )
+    return check(CheckVerdict.PASS, f"{len(judgements)} probes within the noise floor ({floor_text})")
+
+
+def check_power(pairs: tuple[PowerPair, ...], *, floor: NoiseFloor, limits: Limits, first_touch_decided: bool) -> Check:
+    """Would staleness show on these prompts?"""
+    found = [distance(pair.stale, pair.clean).nats for pair in pairs]
+    known = [nats for nats in found if nats is not None]
+    threshold = threshold_nats(floor)
+    if not known:
+        is_blind = threshold > MAX_BLIND_THRESHOLD_NATS
+        return Check(
+            id=CheckId.POWER,
+            verdict=CheckVerdict.INCONCLUSIVE if limits.requires_power or is_blind else CheckVerdict.NOTE,
+            detail="power unknown: stale against clean is computed in process, from --old-release and --release"
+            + (
+                f"; clean answers differ so much from each other (threshold {threshold:.4f} nats) that staleness may "
+                "hide. Verify on a quiet engine, or name both releases"
+                if is_blind
+                else ""
+            ),
+        )
+    median = statistics.median(known)
+    detail = f"stale against clean, in process: median {median:.3f} nats on {len(known)} prompts; "
+    if median > threshold:
+        return Check(
+            id=CheckId.POWER,
+            verdict=CheckVerdict.PASS,
+            detail=detail + f"staleness would show (threshold {threshold:.4f})",
+        )
+    return Check(
+        id=CheckId.POWER,
+        verdict=CheckVerdict.NOTE if first_touch_decided else CheckVerdict.INCONCLUSIVE,
+        detail=detail + f"staleness would hide in the noise (threshold {threshold:.4f})",
+    )
+
+
+def _fault(observation: Observation) -> str | None:
+    if not observation.text and not observation.tokens:
+        return "an empty answer"
+    texts = [token.token for token in observation.tokens]
+    if len(texts) >= REPEATED_TOKENS and len(set(texts)) == 1:
+        return f"{len(texts)} times the same token"
+    if any(token.logprob is None for token in observation.tokens):
+        return "a missing or NaN log-probability"
+    return None
+
+
+def check_degenerate(replica: ReplicaEvidence) -> Check:
+    """Is the output alive?"""
+    if not replica.probes:
+        detail = "no production leg was sent"
+        return Check(
+            id=CheckId.DEGENERATE, verdict=CheckVerdict.INCONCLUSIVE, detail=detail, replica=replica.identity.url
+        )
+    faults = {
+        probe.id: fault for probe in replica.probes if (fault := _fault(probe.production[0].observation)) is not None
+    }
+    if not faults:
+        verdict, detail = CheckVerdict.PASS, f"{len(replica.probes)} answers are alive"
+    else:
+        shown = ", ".join(f"{name} ({fault})" for name, fault in list(faults.items())[:5])
+        verdict, detail = CheckVerdict.FAIL, f"{len(faults)} of {len(replica.probes)} answers are degenerate: {shown}"
+    return Check(id=CheckId.DEGENERATE, verdict=verdict, detail=detail, replica=replica.identity.url)
+
+
+def check_residency(replica: ReplicaEvidence) -> Check:
+    """Is what production hit before the run still resident after it?"""
+    was_warm = any(probe.production[0].cached_tokens for probe in replica.probes)
+    lost = sum(leg.cached_tokens == 0 for leg in replica.residency)
+    verdict = CheckVerdict.NOTE
+    if not replica.residency and replica.identity.capabilities.reference_heals:
+        detail = "not asked again: a reference leg replaces what this engine holds; prewarm it after verify"
+    elif not replica.residency:
+        detail = "not asked again"
+    elif any(leg.cached_tokens is None for leg in replica.residency):
+        detail = "not known: nobody witnessed the hits"
+    elif lost:
+        detail = f"{lost} of {len(replica.residency)} production legs no longer hit: prewarm again"
+    else:
+        hits = sum(leg.cached_tokens or 0 for leg in replica.residency)
+        detail = f"{len(replica.residency)} production legs still hit ({hits} tokens)"
+        verdict = CheckVerdict.PASS if was_warm else CheckVerdict.NOTE
+    return Check(id=CheckId.RESIDENCY, verdict=verdict, detail=detail, replica=replica.identity.url)
+
+
+def check_replicas(verdicts: dict[str, CheckVerdict], *, mixed: tuple[str, ...]) -> Check:
+    """Does every replica pass, and do all run the same release?"""
+    failed = [url for url, verdict in verdicts.items() if verdict is CheckVerdict.FAIL]
+    if mixed:
+        return Check(
+            id=CheckId.REPLICAS, verdict=CheckVerdict.FAIL, detail=f"other weights than the rest: {', '.join(mixed)}"
+        )
+    if failed:
+        return Check(id=CheckId.REPLICAS, verdict=CheckVerdict.FAIL, detail=f"failed: {', '.join(failed)}")
+    unsure = [url for url, verdict in verdicts.items() if verdict is CheckVerdict.INCONCLUSIVE]
+    if unsure:
+        return Check(
+            id=CheckId.REPLICAS, verdict=CheckVerdict.INCONCLUSIVE, detail=f"inconclusive: {', '.join(unsure)}"
+        )
+    return Check(id=CheckId.REPLICAS, verdict=CheckVerdict.PASS, detail=f"all {len(verdicts)} pass")

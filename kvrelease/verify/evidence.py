@@ -1,0 +1,183 @@
+"""What `verify` observed, before any judgement. Saved with `--observations`, judged again with `--from`."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from kvrelease.artifacts import Artifact, ReleaseRef
+from kvrelease.binding.observe import Leg
+from kvrelease.engines.base import EngineIdentity, Observation
+
+
+class Isolation(enum.StrEnum):
+    """How a reference leg kept away from what was cached."""
+
+    FRESH_SALT = "fresh-salt"
+    BYPASS = "bypass"
+    REFERENCE = "reference"
+    NONE = "none"
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the run was asked to prove.
+
+    Attributes:
+        confidence: of the claim, 0 to 1.
+        stale_below: the share of requests below which staleness must be shown to lie, 0 to 1.
+        expects_cold: nobody has sent this release a request yet.
+        requires_power: an unknown power makes the run inconclusive.
+    """
+
+    confidence: float = 0.95
+    stale_below: float
+    expects_cold: bool = False
+    requires_power: bool = False
+
+
+class ProbeEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt of the set, observed on one replica.
+
+    Attributes:
+        id: of the prompt.
+        prefix: the shared prefix it belongs to.
+        weight: traffic weight.
+        production: [legs] exactly as users send it, in order: the first screens, later ones repeat.
+        cold: reference leg with the cache bypassed, None when no isolation was found.
+        clean: [legs] clean hits: the reference's own entries, asked again, the last ones beside the repeats.
+    """
+
+    id: str
+    prefix: str
+    weight: float
+    production: tuple[Leg, ...]
+    cold: Leg | None = None
+    clean: tuple[Leg, ...] = ()
+
+
+class ExposureEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """One probe sent into a key space that production does not use, and clients may still reach."""
+
+    key_space: str | None
+    probe: str
+    leg: Leg
+
+
+class BindingEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """A nonce prompt, sent inside the namespace, then as production, then under a fresh salt."""
+
+    inside: Leg
+    as_production: Leg
+    fresh_salt: Leg
+
+
+class ControlEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """A unique prompt of two blocks or more, sent twice as production.
+
+    Attributes:
+        legs: [2].
+        counted_hits: how far the server's hit counter moved over both, None when it has none.
+    """
+
+    legs: tuple[Leg, Leg]
+    counted_hits: float | None
+
+
+class ReferencePair(msgspec.Struct, frozen=True, kw_only=True):
+    """The same prompt from the replica's reference leg and from a witness of the release's identity."""
+
+    probe: str
+    witness: Observation
+
+
+class PowerPair(msgspec.Struct, frozen=True, kw_only=True):
+    """The same prompt on the new weights in process: over the old release's KV, and clean."""
+
+    probe: str
+    stale: Observation
+    clean: Observation
+
+
+class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything observed on one replica.
+
+    Attributes:
+        identity: what it said of itself at the start.
+        is_fresh: no request had reached it before this run; None when its counters do not tell.
+        isolation: how reference legs were isolated.
+        isolation_notes: what was tried before, and why it was given up.
+        probes: in the order sent.
+        exposure: other key spaces.
+        control: None when it could not be sent.
+        binding: None when the engine has no salt.
+        identity_pairs: in-process or golden twins of some reference legs.
+        identity_source: `golden`, `release` (in process), or `none`.
+        old_pairs: twins from the old release's baseline.
+        old_identity_pairs: twins from the old release, by the same kind of source as `identity_pairs`.
+        residency: production legs asked again at the end; `probes` has them too.
+        reference: the engine that gave the reference legs, None for the replica itself.
+        noise: [nonce prompts] a miss and a hit of each, where the isolation allows no clean hits of the probes.
+    """
+
+    identity: EngineIdentity
+    is_fresh: bool | None
+    isolation: Isolation
+    isolation_notes: tuple[str, ...] = ()
+    probes: tuple[ProbeEvidence, ...]
+    exposure: tuple[ExposureEvidence, ...] = ()
+    control: ControlEvidence | None = None
+    binding: BindingEvidence | None = None
+    identity_pairs: tuple[ReferencePair, ...] = ()
+    identity_source: str = "none"
+    old_pairs: tuple[ReferencePair, ...] = ()
+    old_identity_pairs: tuple[ReferencePair, ...] = ()
+    residency: tuple[Leg, ...] = ()
+    reference: EngineIdentity | None = None
+    noise: tuple[tuple[Leg, Leg], ...] = ()
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """What the run cost the engines.
+
+    Attributes:
+        requests: sent, without retries.
+        retries: sent again.
+        tokens: prompt tokens of all of them, where told.
+        seconds: wall clock.
+    """
+
+    requests: int
+    retries: int
+    tokens: int
+    seconds: float
+
+
+class Evidence(Artifact, frozen=True, kw_only=True, tag="kvrelease/evidence"):
+    """A whole run of observation.
+
+    Attributes:
+        release: that is said to be served.
+        namespace: of that release.
+        production_salt: the key space that users use, None for unsalted.
+        prompt_set: digest of the prompt set.
+        population: how many prompts the set has.
+        skipped: ids of prompts too short to say anything.
+        limits: what was to be proved.
+        replicas: one entry each.
+        power: stale against clean, in process; empty when not computed.
+        cost: of the run.
+        interrupted: the run was cut short.
+    """
+
+    release: ReleaseRef
+    namespace: str
+    production_salt: str | None
+    prompt_set: str
+    population: int
+    skipped: tuple[str, ...]
+    limits: Limits
+    replicas: tuple[ReplicaEvidence, ...]
+    power: tuple[PowerPair, ...] = ()
+    cost: Cost
+    interrupted: bool = False

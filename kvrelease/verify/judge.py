@@ -1,0 +1,243 @@
+"""The release gate's judgement: evidence in, report out; pure, so that saved evidence can be judged again."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kvrelease.artifacts import Artifact, ReleaseRef, Verdict
+from kvrelease.engines.base import Observation
+from kvrelease.verify.checks import (
+    KERNEL_BOUND_NATS,
+    BindingResult,
+    Check,
+    CheckId,
+    CheckVerdict,
+    binding_result,
+    check_binding,
+    check_bypass,
+    check_consistency,
+    check_control,
+    check_degenerate,
+    check_first_touch,
+    check_identity,
+    check_power,
+    check_replicas,
+    check_residency,
+    space_name,
+)
+from kvrelease.verify.claim import stale_interval
+from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict, judge_probes, widened
+from kvrelease.verify.distance import distance
+from kvrelease.verify.evidence import Cost, Evidence, Isolation, ReplicaEvidence
+from kvrelease.verify.exposure import ExposureResult, check_exposure, exposure_results
+from kvrelease.verify.noise import NoiseFloor, noise_floor
+
+METHOD_NOTE = (
+    "suspects are judged by reproduction in every repeat; permutation tests and measured error rates come with a later "
+    "version"
+)
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pass claims: with `confidence`, fewer than `stale_below` of `population` meet a stale prefix."""
+
+    confidence: float
+    stale_below: float
+    population: str
+
+
+class StaleShare(msgspec.Struct, frozen=True, kw_only=True):
+    """How many probes were stale, and the interval of the share at the claim's confidence."""
+
+    count: int
+    of: int
+    rate: float | None
+    lower: float
+    upper: float
+
+
+class PowerResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Would staleness show? `status` is `sufficient`, `below-floor` or `unknown`."""
+
+    stale_clean_distance: float | None
+    status: str
+
+
+class VerifyReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/verify"):
+    """What `kvrelease verify` says.
+
+    Attributes:
+        release: that is said to be served.
+        verdict: of the gate.
+        reason: one sentence.
+        namespace: of the release.
+        claim: what a pass claims.
+        checks: every check, replica by replica.
+        binding: of the first replica that is not bound, else of the first.
+        exposure: other key spaces.
+        probes: every probe.
+        stale: the stale share.
+        noise_floor: of the run (the largest of its replicas').
+        power: would staleness show.
+        prefixes: distinct shared prefixes among the probes.
+        skipped: prompts too short to say anything.
+        cost: of the run.
+        method: how simply this version judges.
+    """
+
+    release: ReleaseRef
+    verdict: Verdict
+    reason: str
+    namespace: str
+    claim: Claim
+    checks: tuple[Check, ...]
+    binding: BindingResult
+    exposure: tuple[ExposureResult, ...]
+    probes: tuple[ProbeJudgement, ...]
+    stale: StaleShare
+    noise_floor: NoiseFloor
+    power: PowerResult
+    prefixes: int
+    skipped: tuple[str, ...]
+    cost: Cost
+    method: str = METHOD_NOTE
+
+
+class _ReplicaJudgement(msgspec.Struct, frozen=True, kw_only=True):
+    checks: tuple[Check, ...]
+    probes: tuple[ProbeJudgement, ...]
+    floor: NoiseFloor
+
+
+def judge(evidence: Evidence) -> VerifyReport:
+    """The verdict on a run's evidence."""
+    judged = {replica.identity.url: _judge_replica(replica, evidence) for replica in evidence.replicas}
+    probes = tuple(probe for one in judged.values() for probe in one.probes)
+    floor = max((one.floor for one in judged.values()), key=lambda one: one.max or 0.0, default=_NO_FLOOR)
+    checks = [check for one in judged.values() for check in one.checks]
+    decided = any(check.id is CheckId.FIRST_TOUCH and check.verdict is CheckVerdict.FAIL for check in checks)
+    power = check_power(evidence.power, floor=floor, limits=evidence.limits, first_touch_decided=decided)
+    checks.append(power)
+    if len(judged) > 1:
+        verdicts = {url: _worst(one.checks) for url, one in judged.items()}
+        checks.append(check_replicas(verdicts, mixed=_mixed(evidence)))
+    bindings = [binding_result(replica) for replica in evidence.replicas]
+    verdict = _overall(checks, evidence)
+    return VerifyReport(
+        release=evidence.release,
+        verdict=verdict,
+        reason=_reason(verdict, checks, evidence),
+        namespace=evidence.namespace,
+        claim=Claim(
+            confidence=evidence.limits.confidence,
+            stale_below=evidence.limits.stale_below,
+            population=f"requests like the {evidence.population - len(evidence.skipped)} prompts of the set that are "
+            "long enough to show a stale prefix, drawn by traffic weight",
+        ),
+        checks=tuple(checks),
+        binding=next((one for one in bindings if not one.bound), bindings[0] if bindings else _NO_BINDING),
+        exposure=tuple(
+            result
+            for replica in evidence.replicas
+            for result in exposure_results(replica, floor=judged[replica.identity.url].floor)
+        ),
+        probes=probes,
+        stale=_stale_share(probes, evidence),
+        noise_floor=floor,
+        power=_power_result(evidence, power),
+        prefixes=len({probe.prefix for probe in probes}),
+        skipped=evidence.skipped,
+        cost=evidence.cost,
+    )
+
+
+_NO_FLOOR = NoiseFloor(pairs=0, p50=None, max=None, quantum=None)
+_NO_BINDING = BindingResult(bound=None, proof="no replica was observed")
+
+
+def _judge_replica(replica: ReplicaEvidence, evidence: Evidence) -> _ReplicaJudgement:
+    floor = noise_floor(replica.probes, nonces=replica.noise)
+    if replica.isolation is Isolation.REFERENCE and _differs_in_kind(replica):
+        floor = widened(floor, to_threshold=KERNEL_BOUND_NATS)
+    url = replica.identity.url
+    old: dict[str, Observation] = {pair.probe: pair.witness for pair in replica.old_pairs}
+    probes = judge_probes(replica.probes, floor=floor, replica=url, old=old)
+    exposure = check_exposure(replica, floor=floor, namespace=evidence.namespace)
+    checks = (
+        check_identity(replica),
+        check_first_touch(replica, limits=evidence.limits, key_space=evidence.production_salt),
+        check_control(replica),
+        check_binding(replica, namespace=evidence.namespace, production_salt=evidence.production_salt),
+        check_bypass(replica),
+        check_consistency(probes, floor=floor, limits=evidence.limits, replica=url),
+        check_degenerate(replica),
+        check_residency(replica),
+        *((exposure,) if exposure else ()),
+    )
+    return _ReplicaJudgement(checks=checks, probes=probes, floor=floor)
+
+
+def _differs_in_kind(replica: ReplicaEvidence) -> bool:
+    reference = replica.reference
+    return reference is not None and (
+        (reference.kind, reference.version) != (replica.identity.kind, replica.identity.version)
+    )
+
+
+def _worst(checks: tuple[Check, ...]) -> CheckVerdict:
+    found = {check.verdict for check in checks}
+    order = (CheckVerdict.FAIL, CheckVerdict.INCONCLUSIVE)
+    return next((verdict for verdict in order if verdict in found), CheckVerdict.PASS)
+
+
+def _overall(checks: list[Check], evidence: Evidence) -> Verdict:
+    worst = _worst(tuple(checks))
+    if worst is CheckVerdict.FAIL:
+        return Verdict.FAIL
+    if worst is CheckVerdict.INCONCLUSIVE or evidence.interrupted or not evidence.replicas:
+        return Verdict.INCONCLUSIVE
+    return Verdict.PASS
+
+
+def _reason(verdict: Verdict, checks: list[Check], evidence: Evidence) -> str:
+    decisive = {Verdict.FAIL: CheckVerdict.FAIL, Verdict.INCONCLUSIVE: CheckVerdict.INCONCLUSIVE}.get(verdict)
+    names = ", ".join(dict.fromkeys(str(check.id) for check in checks if check.verdict is decisive))
+    match verdict:
+        case Verdict.FAIL:
+            return f"failed: {names}"
+        case Verdict.INCONCLUSIVE if evidence.interrupted:
+            return "the run ended before all evidence was in" + (f"; open: {names}" if names else "")
+        case Verdict.INCONCLUSIVE:
+            return f"not enough evidence: {names or 'no replica was observed'}"
+        case Verdict.PASS:
+            limits = evidence.limits
+            return (
+                f"with confidence {limits.confidence:.0%}, fewer than {limits.stale_below:.0%} of requests meet a "
+                f"stale prefix in the {space_name(evidence.production_salt)} key space"
+            )
+
+
+def _stale_share(probes: tuple[ProbeJudgement, ...], evidence: Evidence) -> StaleShare:
+    stale = sum(probe.verdict is ProbeVerdict.STALE for probe in probes)
+    judged = sum(probe.verdict is not ProbeVerdict.UNJUDGED for probe in probes)
+    lower, upper = stale_interval(stale=stale, probes=judged, confidence=evidence.limits.confidence)
+    return StaleShare(count=stale, of=judged, rate=stale / judged if judged else None, lower=lower, upper=upper)
+
+
+def _power_result(evidence: Evidence, check: Check) -> PowerResult:
+    found = [distance(pair.stale, pair.clean).nats for pair in evidence.power]
+    known = sorted(nats for nats in found if nats is not None)
+    if not known:
+        return PowerResult(stale_clean_distance=None, status="unknown")
+    status = "sufficient" if check.verdict is CheckVerdict.PASS else "below-floor"
+    return PowerResult(stale_clean_distance=known[len(known) // 2], status=status)
+
+
+def _mixed(evidence: Evidence) -> tuple[str, ...]:
+    """URLs of replicas whose clean answers tell other weights than the first replica that passed `identity`."""
+    verdicts = {replica.identity.url: check_identity(replica).verdict for replica in evidence.replicas}
+    return (
+        tuple(url for url, verdict in verdicts.items() if verdict is CheckVerdict.FAIL)
+        if (CheckVerdict.PASS in verdicts.values())
+        else ()
+    )

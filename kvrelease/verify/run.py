@@ -1,0 +1,317 @@
+"""The release gate on running engines: observe everything first, judge after."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from kvrelease.artifacts import Fault, fault_of
+from kvrelease.binding.closing import close_run, until_interrupted
+from kvrelease.binding.deployment import Deployment, Replica, prepare
+from kvrelease.binding.observe import Leg
+from kvrelease.engines.base import EngineClient, Observation
+from kvrelease.engines.local import LocalEngine, stale_and_clean
+from kvrelease.errors import InputError, KvreleaseError, PromptSetError, UnsupportedRelease
+from kvrelease.ledger.records import CacheOrigin
+from kvrelease.ledger.store import IN_MEMORY, Ledger
+from kvrelease.progress import Progress, ProgressEvent, silent
+from kvrelease.verify.checks import CheckId, CheckVerdict
+from kvrelease.verify.claim import probes_needed
+from kvrelease.verify.evidence import Cost, Evidence, Limits, PowerPair, ReferencePair, ReplicaEvidence
+from kvrelease.verify.judge import VerifyReport, judge
+from kvrelease.verify.legs import Collector
+from kvrelease.verify.probes import draw, long_enough
+from kvrelease.verify.record import MAX_TOKENS, Record, probe_request
+from kvrelease.workload.prompt_set import Prompt
+
+# Probes that are also run in process; each costs two prefills there, and the median of a handful decides.
+IN_PROCESS_PROBES = 4
+
+# Namespaces of earlier releases that are probed for exposure, latest first.
+OTHER_NAMESPACES = 2
+
+
+class Twins(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a second opinion on the release comes from; every one may be missing.
+
+    Attributes:
+        golden: record of the new release from a clean, trusted process.
+        baseline: record of the old release.
+        reference: a clean second engine for reference legs.
+        release: the new release, in process.
+        old_release: the old release, in process.
+    """
+
+    golden: Record | None = None
+    baseline: Record | None = None
+    reference: EngineClient | None = None
+    release: LocalEngine | None = None
+    old_release: LocalEngine | None = None
+
+
+class Observed(msgspec.Struct, frozen=True, kw_only=True):
+    """The evidence of a run, and what ended parts of it early.
+
+    Attributes:
+        evidence: of all replicas.
+        replicas: that were asked.
+        faults: what ended parts of it early.
+        interrupted: by Ctrl-C or SIGTERM.
+    """
+
+    evidence: Evidence
+    replicas: tuple[Replica, ...]
+    faults: tuple[Fault, ...]
+    interrupted: bool
+
+
+async def observe(
+    engines: Sequence[EngineClient],
+    *,
+    deployment: Deployment,
+    ledger: Ledger,
+    limits: Limits,
+    twins: Twins,
+    max_probes: int | None = None,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Observed:
+    """All observations of the gate, replica after replica, one request at a time.
+
+    Args:
+        engines: open, one per replica.
+        deployment: release, key space and prompts.
+        ledger: what earlier runs computed.
+        limits: what is to be proved; decides how many probes are drawn.
+        twins: second opinions.
+        max_probes: most probes; None for as many as the claim takes.
+        seed: of the draw.
+        progress: told after each request.
+
+    Returns:
+        The evidence, also of a run that was cancelled or whose engine failed midway.
+
+    Raises:
+        KvreleaseError: a replica could not even be prepared, or a record is of something else.
+    """
+    started = time.monotonic()
+    _require_same(twins.golden, option="--golden", deployment=deployment, same_release=True)
+    _require_same(twins.baseline, option="--baseline", deployment=deployment, same_release=False)
+    memory = _Amnesia(ledger) if limits.expects_cold else ledger
+    replicas = [
+        await prepare(engine, deployment=deployment, memory=memory, max_tokens=MAX_TOKENS) for engine in engines
+    ]
+    reference = await _reference(twins.reference, deployment=deployment)
+    first = replicas[0]
+    usable, skipped = long_enough(deployment.prompt_set.prompts, first.tree if first.tokens is not None else None)
+    if not usable:
+        raise PromptSetError(
+            f"no prompt of {deployment.prompt_set.source} is longer than two blocks of "
+            f"{first.identity.capabilities.block_tokens} tokens, so none can show a stale prefix",
+            hint="use prompts with production's shared system prompt, or serve with smaller blocks",
+        )
+    wanted = max_probes or probes_needed(stale_below=limits.stale_below, confidence=limits.confidence)
+    probes = draw(usable, count=wanted, seed=seed)
+    collectors = [
+        Collector(
+            replica,
+            probes=probes,
+            other_spaces=_other_spaces(replica, ledger=ledger),
+            reference=reference,
+            progress=progress,
+        )
+        for replica in replicas
+    ]
+    faults: list[Fault] = []
+    in_process = _InProcess(probes=probes, replica=first, twins=twins, progress=progress)
+    with until_interrupted() as interruption:
+        for collector in collectors:
+            try:
+                await collector.collect()
+            except KvreleaseError as error:
+                faults.append(fault_of(error, where=collector.replica.identity.url))
+        try:
+            await in_process.run()
+        except KvreleaseError as error:
+            faults.append(fault_of(error, where=f"{deployment.release.source} in process"))
+    evidence_of = [_with_twins(collector.evidence(), twins=twins, in_process=in_process) for collector in collectors]
+    return Observed(
+        evidence=Evidence(
+            release=deployment.release,
+            namespace=deployment.namespace,
+            production_salt=deployment.salt,
+            prompt_set=deployment.prompt_set.digest,
+            population=len(deployment.prompt_set),
+            skipped=skipped,
+            limits=limits,
+            replicas=tuple(evidence_of),
+            power=tuple(in_process.power),
+            cost=_cost(evidence_of, seconds=time.monotonic() - started),
+            interrupted=interruption.happened or bool(faults),
+        ),
+        replicas=tuple(replicas),
+        faults=tuple(faults),
+        interrupted=interruption.happened,
+    )
+
+
+def conclude(observed: Observed, *, deployment: Deployment, ledger: Ledger) -> tuple[VerifyReport, tuple[Fault, ...]]:
+    """The judgement on a run, written to the ledger; and all that went wrong on the way."""
+    report = judge(observed.evidence)
+    impostors = {
+        check.replica for check in report.checks if check.id is CheckId.IDENTITY and check.verdict is CheckVerdict.FAIL
+    }
+    closing = close_run(
+        observed.replicas,
+        deployment=deployment,
+        ledger=ledger,
+        command="verify",
+        verdict=report.verdict,
+        reason=report.reason,
+        ran_the_release=lambda replica: replica.identity.url not in impostors,
+    )
+    return report, observed.faults + closing
+
+
+class _Amnesia:
+    """A ledger that recalls nothing: where nobody was to have sent a request yet, no earlier run explains a hit."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def computed_prefixes(self, origin: CacheOrigin) -> frozenset[bytes]:  # noqa: ARG002 - the protocol's signature
+        return frozenset()
+
+    def add_computed_prefixes(self, origin: CacheOrigin, prefixes: frozenset[bytes]) -> None:
+        self._ledger.add_computed_prefixes(origin, prefixes)
+
+
+def _require_same(record: Record | None, *, option: str, deployment: Deployment, same_release: bool) -> None:
+    if record is None:
+        return
+    if record.prompt_set != deployment.prompt_set.digest:
+        raise InputError(
+            f"{option}: it was recorded with another prompt set than {deployment.prompt_set.source}",
+            hint="record it again with these prompts",
+        )
+    if same_release and record.release.kv_name != deployment.release.kv_name:
+        raise InputError(
+            f"{option}: it is a record of {record.release.name} ({record.release.kv_name}), not of "
+            f"{deployment.release.name} ({deployment.release.kv_name})",
+            hint="record the new release in staging, or name the right file",
+        )
+    if not same_release and record.release.kv_name == deployment.release.kv_name:
+        raise InputError(
+            f"{option}: it is a record of {record.release.name} ({record.release.kv_name}) itself, not of the release "
+            "before it",
+            hint="name the record of the old release, or use this one as --golden",
+        )
+    if same_release and record.foreign_tokens:
+        raise InputError(
+            f"{option}: {record.foreign_tokens} of its cached tokens were not computed by that release, so it proves "
+            "nothing",
+            hint="record it again from a clean, trusted process",
+        )
+
+
+async def _reference(engine: EngineClient | None, *, deployment: Deployment) -> Replica | None:
+    """The second engine, prepared; its cache is no concern of the ledger's."""
+    if engine is None:
+        return None
+    forgetful = Ledger(IN_MEMORY)
+    undeclared = msgspec.structs.replace(
+        deployment, runtime=msgspec.structs.replace(deployment.runtime, digest=None, fields={})
+    )
+    return await prepare(engine, deployment=undeclared, memory=forgetful, max_tokens=MAX_TOKENS)
+
+
+def _other_spaces(replica: Replica, *, ledger: Ledger) -> tuple[str | None, ...]:
+    """Key spaces besides production's: unsalted, the release's own, and earlier namespaces seen on this replica."""
+    deployment = replica.deployment
+    earlier = ledger.other_namespaces_served(
+        replica=replica.identity.url, namespace=deployment.namespace, limit=OTHER_NAMESPACES
+    )
+    spaces = (None, deployment.namespace, *earlier)
+    return tuple(space for space in spaces if space != deployment.salt)
+
+
+class _InProcess:
+    """What the releases in process say on some of the probes."""
+
+    def __init__(self, *, probes: Sequence[Prompt], replica: Replica, twins: Twins, progress: Progress) -> None:
+        self._probes = probes[:IN_PROCESS_PROBES]
+        self._replica = replica
+        self._twins = twins
+        self._progress = progress
+        self.answers: dict[str, Observation] = {}
+        self.old_answers: dict[str, Observation] = {}
+        self.power: list[PowerPair] = []
+
+    async def run(self) -> None:
+        release, old = self._twins.release, self._twins.old_release
+        if release is None:
+            return
+        for number, prompt in enumerate(self._probes):
+            request = probe_request(self._replica, prompt, salt=None)
+            self.answers[prompt.id] = await release.complete(request)
+            if old is not None:
+                self.old_answers[prompt.id] = await old.complete(request)
+                try:
+                    stale, clean = await stale_and_clean(old, release, request)
+                except UnsupportedRelease:
+                    old = None  # other shapes: no block of the old release can be hit, so there is nothing to measure
+                else:
+                    self.power.append(PowerPair(probe=prompt.id, stale=stale, clean=clean))
+            self._progress(ProgressEvent(stage="in process", done=number + 1, total=len(self._probes), unit="prompts"))
+
+
+def _with_twins(replica: ReplicaEvidence, *, twins: Twins, in_process: _InProcess) -> ReplicaEvidence:
+    ids = {probe.id for probe in replica.probes}
+    old = _recorded(twins.baseline, ids)
+    if twins.golden is not None:
+        pairs, source, like = _recorded(twins.golden, ids), "golden", old
+    else:
+        pairs, source, like = _pairs(in_process.answers, ids), "release", _pairs(in_process.old_answers, ids)
+    return msgspec.structs.replace(
+        replica,
+        identity_pairs=pairs,
+        identity_source=source if pairs else "none",
+        old_pairs=old,
+        old_identity_pairs=like,
+    )
+
+
+def _recorded(record: Record | None, ids: set[str]) -> tuple[ReferencePair, ...]:
+    if record is None:
+        return ()
+    return _pairs({one.id: one.leg.observation for one in record.observations}, ids)
+
+
+def _pairs(observations: Mapping[str, Observation], ids: set[str]) -> tuple[ReferencePair, ...]:
+    return tuple(
+        ReferencePair(probe=name, witness=observation) for name, observation in observations.items() if name in ids
+    )
+
+
+def _cost(replicas: Iterable[ReplicaEvidence], *, seconds: float) -> Cost:
+    legs = [leg for replica in replicas for leg in _legs(replica)]
+    return Cost(
+        requests=len(legs),
+        retries=sum(leg.observation.retries for leg in legs),
+        tokens=sum(leg.prompt_tokens or 0 for leg in legs),
+        seconds=round(seconds, 1),
+    )
+
+
+def _legs(replica: ReplicaEvidence) -> list[Leg]:
+    legs = [leg for probe in replica.probes for leg in (*probe.production, *probe.clean)]
+    legs += [probe.cold for probe in replica.probes if probe.cold is not None]
+    legs += [one.leg for one in replica.exposure]
+    legs += replica.residency
+    if replica.control is not None:
+        legs += replica.control.legs
+    if replica.binding is not None:
+        legs += [replica.binding.inside, replica.binding.as_production, replica.binding.fresh_salt]
+    return legs

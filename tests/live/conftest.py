@@ -1,0 +1,119 @@
+"""What every live module needs: the installed engines, and the program run as a user runs it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).parents[2]
+CACHE = Path(os.environ.get("KVRELEASE_CACHE") or Path.home() / ".cache" / "kvrelease")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything below this folder is live, and keeps its order: a story is told from the start."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.live)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One invocation of kvrelease."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self.stdout)
+        return document
+
+    def expect(self, code: int) -> Run:
+        assert self.code == code, f"ended {self.code}, not {code}\n{self.stdout}\n{self.stderr}"
+        return self
+
+
+@dataclasses.dataclass(frozen=True)
+class Operator:
+    """Somebody at a terminal in a working directory with a `kvrelease.yaml`."""
+
+    directory: Path
+
+    def configure(self, **production: str) -> None:
+        """Writes kvrelease.yaml with these `production:` fields."""
+        lines = ["production:", *(f"  {name}: {value}" for name, value in production.items())] if production else []
+        (self.directory / "kvrelease.yaml").write_text("\n".join(lines) + "\n")
+
+    def run(self, *arguments: str | Path) -> Run:
+        command = [sys.executable, "-m", "kvrelease", *map(str, arguments), "--format", "json"]
+        environment = {**os.environ, "KVRELEASE_LEDGER": f"sqlite:///{self.directory / 'ledger.db'}"}
+        done = subprocess.run(
+            command, cwd=self.directory, env=environment, capture_output=True, text=True, timeout=900, check=False
+        )
+        return Run(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """The real release pair: SmolLM2-135M-Instruct, and a fine-tune of it whose returns policy changed."""
+
+    old: Path
+    new: Path
+    old_gguf: Path
+    new_gguf: Path
+
+
+@pytest.fixture(scope="session")
+def pair() -> Pair:
+    models = CACHE / "models"
+    found = Pair(
+        old=models / "smollm2-v1.2",
+        new=models / "smollm2-v1.3",
+        old_gguf=models / "smollm2-v1.2.gguf",
+        new_gguf=models / "smollm2-v1.3.gguf",
+    )
+    missing = [str(path) for path in dataclasses.astuple(found) if not path.exists()]
+    assert not missing, f"run `make engines` first; missing: {', '.join(missing)}"
+    return found
+
+
+@pytest.fixture(scope="module")
+def operator(tmp_path_factory: pytest.TempPathFactory) -> Operator:
+    return Operator(directory=tmp_path_factory.mktemp("operator"))
+
+
+PROMPTS_PER_PREFIX = 4
+"""A dozen of the shipped set's questions, the heaviest under each system prompt: what a CI machine affords."""
+
+
+@pytest.fixture(scope="session")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    document = yaml.safe_load((REPOSITORY / "prompts" / "support.yaml").read_text())
+    heaviest = sorted(document["prompts"], key=lambda prompt: -prompt["weight"])
+    kept: dict[str, list[dict[str, Any]]] = {}
+    for prompt in heaviest:
+        if len(kept.setdefault(prompt["system"], [])) < PROMPTS_PER_PREFIX:
+            kept[prompt["system"]].append(prompt)
+    document["prompts"] = [prompt for group in kept.values() for prompt in group]
+    path = tmp_path_factory.mktemp("prompts") / "dozen.yaml"
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    return path
+
+
+def checks(report: dict[str, Any]) -> dict[str, str]:
+    """Verdict by check of a verify report with one replica."""
+    return {check["id"]: check["verdict"] for check in report["checks"]}
+
+
+def detail(report: dict[str, Any], check: str) -> str:
+    """What a check found."""
+    return str(next(one["detail"] for one in report["checks"] if one["id"] == check))

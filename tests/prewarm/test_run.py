@@ -1,0 +1,532 @@
+"""Prewarming real (scripted) servers over sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kvrelease.artifacts import Verdict
+from kvrelease.engines.base import EngineClient, EngineKind
+from kvrelease.ledger.store import IN_MEMORY, Ledger
+from kvrelease.prewarm.result import PrewarmReport, ReplicaResult
+from kvrelease.prewarm.run import prewarm
+from kvrelease.progress import ProgressEvent
+from tests.engines.scripted import Break, Generation, ScriptedEngine
+from tests.verify.deployments import (
+    chat_body,
+    deployment,
+    namespace_of,
+    prompts,
+    question,
+    recorded,
+    serve_users,
+    warmed,
+    with_clients,
+)
+
+
+@pytest.fixture
+def ledger() -> Iterator[Ledger]:
+    with Ledger(IN_MEMORY) as store:
+        yield store
+
+
+def only(report: PrewarmReport) -> ReplicaResult:
+    (found,) = report.replicas
+    return found
+
+
+def dirty_engine() -> ScriptedEngine:
+    return ScriptedEngine(release="old")
+
+
+# --- clean ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_cold_engine_becomes_warm_and_passes() -> None:
+    with ScriptedEngine(release="new") as engine:
+        report = warmed(engine)
+        found = only(report)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert (found.foreign_tokens, found.hit_rate_before) == (0, 0.0)
+        assert found.hit_rate_after is not None
+        assert found.hit_rate_after >= 0.9
+        assert found.ttft_cold_ms.p50 is not None
+        assert found.ttft_warm_ms.p95 is not None
+        assert found.witness == "usage"
+        assert not found.is_flushed
+
+
+def test_a_cold_engine_computes_exactly_the_lower_bound() -> None:
+    with ScriptedEngine(release="new") as engine:
+        found = only(warmed(engine))
+        assert found.computed_tokens == found.plan.lower_bound_tokens
+        assert found.sent == len(found.plan.senders)
+        assert found.touched == found.sent
+
+
+def test_llamacpp_with_fewer_slots_than_prompts_ends_with_the_most_valuable_resident() -> None:
+    with ScriptedEngine(EngineKind.LLAMACPP, release="new") as engine:
+        report = warmed(engine)
+        found = only(report)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert found.touched == 0
+        assert found.plan.senders[-1] == "returns-0"
+        last = engine.generations()[-1].body["messages"]
+        assert last == chat_body("returns", question(0))["messages"]
+
+
+def test_requests_carry_the_whole_body_of_production_and_its_salt() -> None:
+    deployed = deployment(salt="release")
+    with ScriptedEngine(release="new") as engine:
+        warmed(engine, deployed=deployed)
+        sent = [seen.body for seen in engine.generations()]
+        assert {body["cache_salt"] for body in sent} == {deployed.namespace}
+        bodies = [prompt.body["messages"] for prompt in deployed.prompt_set]
+        assert all(messages in [body["messages"] for body in sent] for messages in bodies)
+
+
+# --- dirty ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_dirty_cache_fails_with_the_remedy_and_nothing_more_is_sent() -> None:
+    with dirty_engine() as engine:
+        serve_users(engine)
+        engine.reload("new")
+        before = len(engine.generations())
+        report = warmed(engine)
+        assert report.verdict is Verdict.FAIL
+        assert "--new-epoch" in report.reason
+        found = only(report)
+        assert found.foreign_tokens
+        assert found.hit_rate_before
+        assert found.hit_rate_after is None
+        assert (found.sent, len(engine.generations()) - before) == (1, 1)
+
+
+def test_the_namespace_of_its_own_is_clean_on_the_same_server(ledger: Ledger) -> None:
+    with dirty_engine() as engine:
+        serve_users(engine)
+        engine.reload("new")
+        report = warmed(engine, deployed=deployment(salt="release"), ledger=ledger)
+        assert report.verdict is Verdict.PASS, report.reason
+
+
+def test_dirt_under_one_prefix_only_is_found_in_the_first_wave() -> None:
+    with dirty_engine() as engine:
+        serve_users(engine, prompt_set=prompts(per_desk=1, desks=("repairs",)))
+        engine.reload("new")
+        report = warmed(engine)
+        assert report.verdict is Verdict.FAIL
+        assert only(report).sent <= 3
+
+
+def test_a_store_below_that_ignores_salts_is_dirty_also_for_the_namespace() -> None:
+    store: dict[str, str] = {}
+    with ScriptedEngine(release="old", store=store) as engine:
+        serve_users(engine)
+        engine.restart("new")
+        assert warmed(engine, deployed=deployment(salt="release")).verdict is Verdict.FAIL
+
+
+def test_users_who_came_first_are_not_explained_by_anything() -> None:
+    with ScriptedEngine(release="new") as engine:
+        serve_users(engine)
+        assert warmed(engine).verdict is Verdict.FAIL
+
+
+# --- who says so ----------------------------------------------------------------------------------------------------
+
+
+def test_counters_are_the_witness_where_usage_is_null() -> None:
+    with ScriptedEngine(release="new", reports_cached_tokens=False) as engine:
+        report = warmed(engine)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert only(report).witness == "counters"
+        assert only(report).computed_tokens == only(report).plan.lower_bound_tokens
+
+
+def test_counters_find_a_dirty_cache_too() -> None:
+    with ScriptedEngine(release="old", reports_cached_tokens=False) as engine:
+        serve_users(engine)
+        engine.reload("new")
+        assert warmed(engine).verdict is Verdict.FAIL
+
+
+def test_without_usage_and_counters_the_run_is_inconclusive_and_null_is_never_zero() -> None:
+    with ScriptedEngine(release="new", reports_cached_tokens=False, has_metrics=False) as engine:
+        report = warmed(engine)
+        found = only(report)
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert "not known is not zero" in report.reason
+        assert (found.foreign_tokens, found.cached_tokens, found.hit_rate_before, found.hit_rate_after) == (None,) * 4
+
+
+class SpeaksLate(ScriptedEngine):
+    """Tells cached tokens from its second generation on."""
+
+    def generate(self, prompt: Any, body: Any) -> Generation:
+        self.reports_cached_tokens = len(self.cached_of) != self.silent_at
+        return super().generate(prompt, body)
+
+    silent_at = -1
+
+
+def test_one_leg_that_nobody_witnessed_does_not_hide_the_dirt_of_another() -> None:
+    with SpeaksLate(release="old", has_metrics=False) as engine:
+        serve_users(engine)
+        engine.reload("new")
+        engine.silent_at = len(engine.cached_of)
+        report = warmed(engine)
+        assert report.verdict is Verdict.FAIL
+        assert only(report).foreign_tokens
+
+
+def test_a_server_without_a_tokenizer_or_blocks_is_inconclusive() -> None:
+    with ScriptedEngine(EngineKind.OPENAI, release="new") as engine:
+        report = warmed(engine)
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert only(report).plan.cacheable_tokens is None
+
+
+def test_a_block_larger_than_the_prompts_is_inconclusive_with_the_likely_cause() -> None:
+    with ScriptedEngine(release="new", block_tokens=2048) as engine:
+        report = warmed(engine)
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert "shorter than one block" in report.reason
+        assert engine.generations() == []
+
+
+class NeverHits(ScriptedEngine):
+    """Prefix caching is off, and nothing says so."""
+
+    def generate(self, prompt: Any, body: Any) -> Generation:
+        self.flush()
+        return super().generate(prompt, body)
+
+
+def test_a_cache_that_is_off_is_inconclusive_with_the_likely_causes() -> None:
+    with NeverHits(release="new") as engine:
+        report = warmed(engine)
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert "is prefix caching on" in report.reason
+
+
+class ClaimsHits(ScriptedEngine):
+    """Reports every full block as cached, whatever was read (a counter stamped at look-up)."""
+
+    is_lying = False
+
+    def generate(self, prompt: Any, body: Any) -> Generation:
+        made = super().generate(prompt, body)
+        if self.is_lying and len(prompt) < 70:  # a nonce
+            made.cached = made.prompt_tokens - 1
+        return made
+
+
+def test_a_control_that_hits_the_first_time_is_no_control() -> None:
+    with ClaimsHits(release="new") as engine:
+        engine.is_lying = True
+        found = only(warmed(engine))
+        assert found.control is not None
+        assert found.control.hits is False
+
+
+# --- capacity -------------------------------------------------------------------------------------------------------
+
+
+def test_prompts_that_do_not_fit_are_listed_and_the_run_is_complete() -> None:
+    with ScriptedEngine(release="new", capacity_blocks=10) as engine:
+        report = warmed(engine, deployed=deployment(prompt_set=prompts(per_desk=2)))
+        assert "repairs-0" in report.plan.dropped
+        assert report.plan.blocks_available == 10
+        assert not report.faults
+
+
+def test_evictions_by_other_traffic_fail_with_the_rate() -> None:
+    with ScriptedEngine(release="new") as engine:
+
+        def disturb(event: ProgressEvent) -> None:
+            if event.done == 26:  # the plan, the control and the touch pass are through
+                engine.flush()
+                engine.capacity_blocks = 1
+                engine.cache.capacity_blocks = 1  # type: ignore[attr-defined]
+
+        report = warmed(engine, progress=disturb)
+        assert report.verdict is Verdict.FAIL
+        assert "evicted" in report.reason
+
+
+# --- several replicas -----------------------------------------------------------------------------------------------
+
+
+def test_a_replica_that_dies_midway_is_told_and_the_other_completes() -> None:
+    with ScriptedEngine(release="new") as good, ScriptedEngine(release="new") as bad:
+
+        def kill(event: ProgressEvent) -> None:
+            if event.done == 6:
+                bad.break_with(Break.CRASHING)
+
+        report = warmed(good, bad, progress=kill, max_retries=0)
+        fine, broken = report.replicas
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert bad.url in report.reason
+        assert (fine.fault, fine.hit_rate_after) == (None, 1.0)
+        assert broken.fault is not None
+        assert broken.fault.exit_code == 5
+        assert broken.errors == 1
+        assert [fault.where for fault in report.faults] == [bad.url]
+
+
+def test_one_dirty_replica_fails_the_run_and_is_named() -> None:
+    with ScriptedEngine(release="new") as clean, dirty_engine() as dirty:
+        serve_users(dirty)
+        dirty.reload("new")
+        report = warmed(clean, dirty)
+        assert report.verdict is Verdict.FAIL
+        assert dirty.url in report.reason
+
+
+# --- budget, Ctrl-C, resuming ---------------------------------------------------------------------------------------
+
+
+def test_a_spent_budget_is_incomplete_and_says_how_far_it_came() -> None:
+    with ScriptedEngine(release="new") as engine:
+        report = warmed(engine, budget_s=1e-9)
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert "0 of 12 requests" in report.reason
+        assert engine.generations() == []
+
+
+def cancelled(
+    engine: ScriptedEngine, *, ledger: Ledger, after: int, concurrency: int = 4
+) -> tuple[PrewarmReport, list[int]]:
+    """The report of a run that is cancelled once `after` requests were answered."""
+    done: list[int] = []
+
+    async def main(clients: list[EngineClient]) -> PrewarmReport:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def stop(event: ProgressEvent) -> None:
+            done.append(event.done)
+            if event.done == after:
+                task.cancel()
+
+        return await prewarm(clients, deployment=deployment(), ledger=ledger, concurrency=concurrency, progress=stop)
+
+    return with_clients([engine], main), done
+
+
+def test_ctrl_c_keeps_what_was_measured_and_is_no_pass(ledger: Ledger) -> None:
+    with ScriptedEngine(release="new") as engine:
+        report, _ = cancelled(engine, ledger=ledger, after=7)
+        assert report.interrupted
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert "interrupted" in report.reason
+        assert 1 <= only(report).sent < 12
+
+
+class Slow(ScriptedEngine):
+    """From the second wave on, answers one request, and the others only when it is let go: they are in flight."""
+
+    is_slow = False
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.let_go = threading.Event()
+
+    def generate(self, prompt: Any, body: Any) -> Generation:
+        made = super().generate(prompt, body)
+        if self.is_slow:
+            self.let_go.wait(timeout=5.0)
+        return made
+
+
+def test_after_ctrl_c_the_second_run_computes_only_what_is_missing(ledger: Ledger) -> None:
+    with Slow(release="new") as engine:
+
+        async def main(clients: list[EngineClient]) -> PrewarmReport:
+            task, loop = asyncio.current_task(), asyncio.get_running_loop()
+            assert task is not None
+
+            def stop(event: ProgressEvent) -> None:
+                if event.done == 5:  # the first wave of three and the control; the second wave comes four at a time
+                    engine.is_slow = True
+                    loop.create_task(interrupt())
+
+            async def interrupt() -> None:
+                while len(engine.cached_of) < 9:  # noqa: ASYNC110 - four computed, none answered; another thread counts
+                    await asyncio.sleep(0)
+                assert task is not None
+                task.cancel()
+                loop.call_soon(engine.let_go.set)
+
+            return await prewarm(clients, deployment=deployment(), ledger=ledger, concurrency=4, progress=stop)
+
+        first = only(with_clients([engine], main))
+        assert first.sent < 12
+        report = warmed(engine, ledger=ledger)
+        second = only(report)
+        # What was in flight at Ctrl-C is resident, and not foreign.
+        assert report.verdict is Verdict.PASS, report.reason
+        assert second.foreign_tokens == 0
+        assert second.computed_tokens is not None
+        assert second.plan.lower_bound_tokens is not None
+        assert second.computed_tokens < second.plan.lower_bound_tokens
+
+
+# --- flushing -------------------------------------------------------------------------------------------------------
+
+
+def test_an_allowed_flush_empties_a_dirty_cache_and_is_proved() -> None:
+    with dirty_engine() as engine:
+        serve_users(engine)
+        engine.reload("new")
+        report = warmed(engine, allows_flush=True)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert only(report).is_flushed
+
+
+def test_nothing_is_flushed_without_leave() -> None:
+    with dirty_engine() as engine:
+        serve_users(engine)
+        warmed(engine)
+        assert not [seen for seen in engine.requests if seen.path == "/reset_prefix_cache"]
+
+
+@pytest.mark.parametrize("reply", [(200, b'{"success": false}'), (409, b"{}"), (500, b"{}")])
+def test_a_refused_flush_is_told_and_nothing_is_sent(reply: tuple[int, bytes]) -> None:
+    with dirty_engine() as engine:
+        engine.flush_reply = reply
+        report = warmed(engine, allows_flush=True)
+        found = only(report)
+        assert found.fault is not None
+        assert "refused" in found.fault.message
+        assert found.fault.exit_code == 2
+        assert engine.generations() == []
+
+
+@pytest.mark.parametrize("reply", [(200, b'{"success": true}'), (200, b""), (200, b"{}")])
+def test_a_flush_that_kept_the_cache_is_found_by_the_first_hit(reply: tuple[int, bytes]) -> None:
+    with dirty_engine() as engine:
+        serve_users(engine)
+        engine.reload("new")
+        engine.flush_reply = reply
+        report = warmed(engine, allows_flush=True)
+        assert report.verdict is Verdict.FAIL
+        assert not only(report).is_flushed
+
+
+def test_after_a_flush_the_ledger_explains_nothing_from_before(ledger: Ledger) -> None:
+    with ScriptedEngine(release="new") as engine:
+        warmed(engine, ledger=ledger)
+        engine.flush_reply = (200, b"")  # says nothing, does nothing
+        assert warmed(engine, ledger=ledger, allows_flush=True).verdict is Verdict.FAIL
+
+
+def test_an_engine_that_cannot_flush_says_so() -> None:
+    with ScriptedEngine(release="new", has_dev_routes=False) as engine:
+        report = warmed(engine, allows_flush=True)
+        assert only(report).fault is not None
+        assert "--allow-flush" in report.reason
+
+
+# --- the ledger -----------------------------------------------------------------------------------------------------
+
+
+def test_a_second_prewarm_is_explained_by_the_first_and_computes_only_tails(ledger: Ledger) -> None:
+    with ScriptedEngine(release="new") as engine:
+        warmed(engine, ledger=ledger)
+        report = warmed(engine, ledger=ledger)
+        found = only(report)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert (found.foreign_tokens, found.hit_rate_before) == (0, 0.0)
+        assert 0 < (found.computed_tokens or 0) < (found.plan.lower_bound_tokens or 0) / 4
+
+
+def test_a_reload_in_between_voids_what_the_ledger_knows(ledger: Ledger) -> None:
+    with dirty_engine() as engine:
+        assert warmed(engine, deployed=deployment("old"), ledger=ledger).verdict is Verdict.PASS
+        engine.reload("new")
+        assert warmed(engine, deployed=deployment("new"), ledger=ledger).verdict is Verdict.FAIL
+
+
+def test_there_and_back_nothing_in_the_process_is_explained_any_more(ledger: Ledger) -> None:
+    here, there = prompts(per_desk=1, desks=("returns",)), prompts(per_desk=1, desks=("billing",))
+    with dirty_engine() as engine:
+        warmed(engine, deployed=deployment("old", prompt_set=here), ledger=ledger)
+        engine.reload("new")
+        between = warmed(engine, deployed=deployment("new", prompt_set=there), ledger=ledger)
+        assert between.verdict is Verdict.PASS, between.reason
+        engine.reload("old")
+        assert warmed(engine, deployed=deployment("old", prompt_set=here), ledger=ledger).verdict is Verdict.FAIL
+
+
+def test_a_restarted_process_is_another_cache(ledger: Ledger) -> None:
+    store: dict[str, str] = {}
+    with ScriptedEngine(release="new", store=store) as engine:
+        warmed(engine, ledger=ledger)
+        engine.restart()
+        assert warmed(engine, ledger=ledger).verdict is Verdict.FAIL
+
+
+def test_another_epoch_of_the_same_release_is_another_origin(ledger: Ledger) -> None:
+    with ScriptedEngine(release="new") as engine:
+        warmed(engine, ledger=ledger)
+        assert warmed(engine, deployed=deployment(epoch=1), ledger=ledger).verdict is Verdict.FAIL
+        bumped = deployment(salt=namespace_of("new", epoch=1), epoch=1)
+        assert warmed(engine, deployed=bumped, ledger=ledger).verdict is Verdict.PASS
+
+
+def test_a_record_explains_a_later_prewarm(ledger: Ledger) -> None:
+    with ScriptedEngine(release="new") as engine:
+        recorded(engine, ledger=ledger)
+        assert warmed(engine, ledger=ledger).verdict is Verdict.PASS
+
+
+def test_the_ledger_keeps_the_verdict(ledger: Ledger) -> None:
+    with ScriptedEngine(release="new") as engine:
+        warmed(engine, ledger=ledger)
+        event = ledger.events()[0]
+        assert (event.command, event.verdict, event.replica) == ("prewarm", Verdict.PASS, engine.url)
+
+
+# --- transport ------------------------------------------------------------------------------------------------------
+
+
+def test_a_busy_server_is_asked_again_and_the_retries_are_counted() -> None:
+    with ScriptedEngine(release="new") as engine:
+        engine.break_with(Break.BUSY, times=2)
+        report = warmed(engine)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert only(report).retries == 2
+
+
+class Counting(ScriptedEngine):
+    """Knows how many generations ran at once."""
+
+    running = 0
+    most = 0
+    guard = threading.Lock()
+
+    def generate(self, prompt: Any, body: Any) -> Generation:
+        with self.guard:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        try:
+            return super().generate(prompt, body)
+        finally:
+            with self.guard:
+                self.running -= 1
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_concurrency_never_exceeds_the_limit(limit: int) -> None:
+    with Counting(release="new") as engine:
+        warmed(engine, deployed=deployment(prompt_set=prompts(per_desk=8)), concurrency=limit)
+        assert engine.most <= limit

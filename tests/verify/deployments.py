@@ -1,0 +1,212 @@
+"""A deployment on scripted engines, and short ways to prewarm, record and verify it over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import TypeVar
+
+from kvrelease.artifacts import JsonObject, ReleaseRef
+from kvrelease.binding.deployment import Deployment
+from kvrelease.binding.runtime import declared_runtime
+from kvrelease.config import Production
+from kvrelease.engines.base import EngineClient, EngineKind
+from kvrelease.engines.detect import open_engine
+from kvrelease.ledger.store import IN_MEMORY, Ledger
+from kvrelease.prewarm.result import PrewarmReport
+from kvrelease.prewarm.run import DEFAULT_MIN_HIT_RATE, prewarm
+from kvrelease.progress import Progress, silent
+from kvrelease.verify.evidence import Limits
+from kvrelease.verify.judge import VerifyReport
+from kvrelease.verify.record import Record, record
+from kvrelease.verify.run import Observed, Twins, conclude, observe
+from kvrelease.workload.prompt_set import Prompt, PromptKind, PromptSet
+from tests.engines.scripted import ScriptedEngine
+
+T = TypeVar("T")
+
+DESKS = ("returns", "billing", "repairs")
+# A dozen prompts support a quarter; the claim's own numbers are tested in test_claim.py.
+QUARTER = Limits(stale_below=0.25)
+
+
+def system_prompt(desk: str, *, words: int = 40) -> str:
+    return f"You answer for the {desk} desk. " + " ".join(f"{desk}-rule-{number}" for number in range(words))
+
+
+def prompts(*, per_desk: int = 4, desks: Sequence[str] = DESKS, words: int = 40) -> PromptSet:
+    """Several questions under each desk's system prompt; the first desk gets the most traffic."""
+    made = [
+        Prompt(
+            id=f"{desk}-{number}",
+            weight=float((len(desks) - place) * 4 + per_desk - number),
+            kind=PromptKind.CHAT,
+            body=chat_body(desk, question(number), words=words),
+            prefix=desk,
+        )
+        for place, desk in enumerate(desks)
+        for number in range(per_desk)
+    ]
+    return PromptSet(name="desks", prompts=tuple(made), source="desks.yaml")
+
+
+def question(number: int) -> str:
+    """Longer than a block, so that every prompt has a block of its own."""
+    return f"Question {number}: " + " ".join(f"detail-{number}-{detail}" for detail in range(20))
+
+
+def chat_body(desk: str, question: str, *, words: int = 40) -> JsonObject:
+    return {
+        "messages": [
+            {"role": "system", "content": system_prompt(desk, words=words)},
+            {"role": "user", "content": question},
+        ]
+    }
+
+
+def namespace_of(release: str, *, epoch: int = 0) -> str:
+    return f"kv1-{release}-undeclared-e{epoch}"
+
+
+def deployment(
+    release: str = "new", *, salt: str | None = None, prompt_set: PromptSet | None = None, epoch: int = 0
+) -> Deployment:
+    """What is asked of a replica that is said to serve `release`; salt `release` is the release's own namespace."""
+    namespace = namespace_of(release, epoch=epoch)
+    return Deployment(
+        release=ReleaseRef(name=release, version=None, source=f"/models/{release}", kv_name=f"kv1-{release}"),
+        namespace=namespace,
+        runtime=declared_runtime({}),
+        production=Production(),
+        salt=namespace if salt == "release" else salt,
+        prompt_set=prompt_set or prompts(),
+    )
+
+
+def with_clients(
+    engines: Sequence[ScriptedEngine],
+    do: Callable[[list[EngineClient]], Awaitable[T]],
+    *,
+    kind: EngineKind | None = None,
+    timeout_s: float = 5.0,
+    max_retries: int = 4,
+) -> T:
+    """What `do` gives with a client of each engine."""
+
+    async def main() -> T:
+        async with AsyncExitStack() as stack:
+            clients = []
+            for engine in engines:
+                client = await open_engine(
+                    engine.url,
+                    kind=kind or engine.kind,
+                    timeout_s=timeout_s,
+                    max_retries=max_retries,
+                    backoff_s=0.001,
+                )
+                stack.push_async_callback(client.aclose)
+                clients.append(client)
+            return await do(clients)
+
+    return asyncio.run(main())
+
+
+def warmed(
+    *engines: ScriptedEngine,
+    deployed: Deployment | None = None,
+    ledger: Ledger | None = None,
+    concurrency: int = 4,
+    min_hit_rate: float = DEFAULT_MIN_HIT_RATE,
+    allows_flush: bool = False,
+    budget_s: float | None = None,
+    progress: Progress = silent,
+    timeout_s: float = 5.0,
+    max_retries: int = 4,
+) -> PrewarmReport:
+    """The report of a prewarm of these replicas."""
+
+    async def main(clients: list[EngineClient]) -> PrewarmReport:
+        return await prewarm(
+            clients,
+            deployment=deployed or deployment(),
+            ledger=ledger or Ledger(IN_MEMORY),
+            concurrency=concurrency,
+            min_hit_rate=min_hit_rate,
+            allows_flush=allows_flush,
+            budget_s=budget_s,
+            progress=progress,
+        )
+
+    return with_clients(engines, main, timeout_s=timeout_s, max_retries=max_retries)
+
+
+def recorded(engine: ScriptedEngine, *, deployed: Deployment | None = None, ledger: Ledger | None = None) -> Record:
+    """A record of one engine."""
+
+    async def main(clients: list[EngineClient]) -> Record:
+        return await record(clients[0], deployment=deployed or deployment(), ledger=ledger or Ledger(IN_MEMORY))
+
+    return with_clients([engine], main)
+
+
+def observed(
+    *engines: ScriptedEngine,
+    deployed: Deployment | None = None,
+    ledger: Ledger | None = None,
+    limits: Limits = QUARTER,
+    twins: Twins | None = None,
+    reference: ScriptedEngine | None = None,
+    max_probes: int | None = None,
+    progress: Progress = silent,
+    max_retries: int = 4,
+) -> Observed:
+    """What verify observes on these replicas."""
+
+    async def main(clients: list[EngineClient]) -> Observed:
+        second = twins or Twins()
+        if reference is not None:
+            second = Twins(reference=clients[-1], golden=second.golden, baseline=second.baseline)
+        return await observe(
+            clients[: len(engines)],
+            deployment=deployed or deployment(),
+            ledger=ledger or Ledger(IN_MEMORY),
+            limits=limits,
+            twins=second,
+            max_probes=max_probes,
+            progress=progress,
+        )
+
+    every = [*engines, *([reference] if reference else [])]
+    return with_clients(every, main, max_retries=max_retries)
+
+
+def verified(
+    *engines: ScriptedEngine,
+    deployed: Deployment | None = None,
+    ledger: Ledger | None = None,
+    limits: Limits = QUARTER,
+    twins: Twins | None = None,
+    reference: ScriptedEngine | None = None,
+    max_probes: int | None = None,
+    max_retries: int = 4,
+) -> VerifyReport:
+    """The report of the gate on these replicas, written to the ledger."""
+    book = ledger or Ledger(IN_MEMORY)
+    found = observed(
+        *engines,
+        deployed=deployed,
+        ledger=book,
+        limits=limits,
+        twins=twins,
+        reference=reference,
+        max_probes=max_probes,
+        max_retries=max_retries,
+    )
+    report, _ = conclude(found, deployment=deployed or deployment(), ledger=book)
+    return report
+
+
+def serve_users(engine: ScriptedEngine, *, salt: str | None = None, prompt_set: PromptSet | None = None) -> None:
+    """Traffic that nobody remembers: every prompt once, by a ledger that is thrown away."""
+    recorded(engine, deployed=deployment(engine.release, salt=salt, prompt_set=prompt_set))

@@ -1,0 +1,359 @@
+"""Every row of the table of checks: each way to fail, to be inconclusive, to pass."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from kvrelease.engines.base import EngineKind, GeneratedToken, Observation
+from kvrelease.verify.checks import (
+    CheckVerdict,
+    binding_result,
+    check_binding,
+    check_bypass,
+    check_consistency,
+    check_control,
+    check_degenerate,
+    check_first_touch,
+    check_identity,
+    check_power,
+    check_replicas,
+    check_residency,
+)
+from kvrelease.verify.consistency import LEGS_THAT_PROVE, judge_probes
+from kvrelease.verify.evidence import (
+    BindingEvidence,
+    ControlEvidence,
+    Isolation,
+    Limits,
+    PowerPair,
+    ProbeEvidence,
+    ReferencePair,
+    ReplicaEvidence,
+)
+from kvrelease.verify.noise import NoiseFloor
+from tests.verify.builders import (
+    BOUND,
+    CONTROL,
+    NAMESPACE,
+    clean_probes,
+    identity,
+    leg,
+    observation,
+    probe,
+    replica,
+    token,
+)
+
+PASS, FAIL, INCONCLUSIVE, NOTE = (
+    CheckVerdict.PASS,
+    CheckVerdict.FAIL,
+    CheckVerdict.INCONCLUSIVE,
+    CheckVerdict.NOTE,
+)
+QUARTER = Limits(stale_below=0.25)
+COLD = Limits(stale_below=0.25, expects_cold=True)
+QUIET = NoiseFloor(pairs=4, p50=0.0, max=0.0, quantum=0.01)
+
+
+# --- identity -------------------------------------------------------------------------------------------------------
+
+
+def pairs(shift: float, *, count: int = 3) -> tuple[ReferencePair, ...]:
+    return tuple(ReferencePair(probe=f"p{number}", witness=observation(shift)) for number in range(count))
+
+
+def identified(**fields: object) -> ReplicaEvidence:
+    return replace(replica(), identity_source="release", **fields)
+
+
+def test_identity_passes_within_the_bound_between_kernels() -> None:
+    assert check_identity(identified(identity_pairs=pairs(0.4))).verdict is PASS
+
+
+def test_identity_fails_beyond_it() -> None:
+    found = check_identity(identified(identity_pairs=pairs(1.0)))
+    assert found.verdict is FAIL
+    assert "other weights" in found.detail
+
+
+def test_identity_fails_when_the_old_weights_are_much_closer() -> None:
+    found = check_identity(identified(identity_pairs=pairs(0.4), old_identity_pairs=pairs(0.1)))
+    assert found.verdict is FAIL
+    assert "old weights" in found.detail
+
+
+def test_releases_that_differ_by_less_than_kernels_leave_identity_unproven() -> None:
+    found = check_identity(identified(identity_pairs=pairs(0.4), old_identity_pairs=pairs(0.3)))
+    assert found.verdict is NOTE
+    assert "unproven" in found.detail
+
+
+def test_a_baseline_from_another_source_alone_does_not_fail_identity() -> None:
+    # The engine against its own earlier record is at no distance of kernels, against the release in process it is.
+    found = check_identity(identified(identity_pairs=pairs(0.4), old_pairs=pairs(0.1)))
+    assert found.verdict is INCONCLUSIVE
+    assert check_identity(identified(identity_pairs=pairs(0.1), old_pairs=pairs(0.4))).verdict is PASS
+
+
+def test_identity_without_witnesses_is_unproven_and_labels_never_decide() -> None:
+    labelled = replace(replica(), identity=replace(identity(), labels={"root": "/models/old"}))
+    found = check_identity(labelled)
+    assert found.verdict is NOTE
+    assert "root=/models/old" in found.detail
+    silent = identified(identity_pairs=(ReferencePair(probe="p0", witness=observation(logprobs=False)),))
+    assert check_identity(silent).verdict is NOTE
+    assert "can be compared" in check_identity(silent).detail
+
+
+# --- first touch ----------------------------------------------------------------------------------------------------
+
+
+def touched(
+    *legs_of: ProbeEvidence, is_fresh: bool | None = False, limits: Limits = QUARTER
+) -> tuple[CheckVerdict, str]:
+    found = check_first_touch(replica(legs_of, is_fresh=is_fresh), limits=limits, key_space=None)
+    return found.verdict, found.detail
+
+
+DIRTY = probe(production=[leg(foreign=80)])
+UNKNOWN = probe("p1", production=[leg(cached=None)])
+# A server without a tokenizer: hits are told, and nobody can say whose they are.
+UNATTRIBUTED = probe("p2", production=[leg(foreign=None)])
+
+
+def test_a_foreign_hit_fails_on_a_fresh_process_and_where_cold_was_expected() -> None:
+    assert touched(DIRTY, is_fresh=True)[0] is FAIL
+    verdict, detail = touched(DIRTY, limits=COLD)
+    assert verdict is FAIL
+    assert "80 of 192" in detail
+    assert "--new-epoch" in detail
+
+
+def test_a_foreign_hit_of_unknown_origin_is_left_to_consistency() -> None:
+    assert touched(DIRTY)[0] is NOTE
+    assert touched(DIRTY, is_fresh=None)[0] is NOTE
+
+
+def test_a_foreign_hit_of_a_later_leg_counts() -> None:
+    assert touched(probe(production=[leg(cached=0), leg(foreign=80)]), is_fresh=True)[0] is FAIL
+
+
+def test_one_unknown_leg_does_not_hide_a_foreign_hit() -> None:
+    assert touched(UNKNOWN, DIRTY, is_fresh=True)[0] is FAIL
+
+
+def test_not_known_is_not_zero() -> None:
+    verdict, detail = touched(probe(), UNKNOWN)
+    assert verdict is INCONCLUSIVE
+    assert "not known is not zero" in detail
+
+
+def test_what_the_very_first_request_hits_needs_no_token_ids() -> None:
+    assert touched(UNATTRIBUTED)[0] is NOTE
+    assert touched(UNATTRIBUTED, limits=COLD)[0] is FAIL
+    assert touched(UNATTRIBUTED, is_fresh=True)[0] is FAIL
+    # The second may hit what the first one left.
+    assert touched(probe(production=[leg(cached=0)]), UNATTRIBUTED, limits=COLD)[0] is NOTE
+
+
+def test_no_foreign_hit_passes_and_no_leg_does_not() -> None:
+    assert touched(probe(), is_fresh=True, limits=COLD)[0] is PASS
+    assert touched()[0] is INCONCLUSIVE
+
+
+# --- control --------------------------------------------------------------------------------------------------------
+
+
+def controlled(first: object, second: object, *, counted: float | None = None) -> CheckVerdict:
+    assert isinstance(first, type(leg()))
+    assert isinstance(second, type(leg()))
+    return check_control(replica(control=ControlEvidence(legs=(first, second), counted_hits=counted))).verdict
+
+
+def test_control_passes_when_the_second_hits_and_is_inconclusive_otherwise() -> None:
+    assert check_control(replica()).verdict is PASS
+    assert check_control(replica(control=None)).verdict is INCONCLUSIVE
+    assert controlled(leg(cached=0), leg(cached=0)) is INCONCLUSIVE
+    assert controlled(leg(), leg()) is INCONCLUSIVE
+    assert controlled(leg(cached=0), leg(cached=None)) is INCONCLUSIVE
+    assert controlled(leg(cached=None), leg()) is INCONCLUSIVE
+
+
+def test_a_hit_that_the_servers_own_counter_denies_is_no_hit() -> None:
+    assert controlled(leg(cached=0), leg(), counted=0.0) is INCONCLUSIVE
+    assert controlled(leg(cached=0), leg(), counted=192.0) is PASS
+    assert controlled(leg(cached=0), leg(), counted=None) is PASS
+
+
+def test_the_templates_own_tokens_in_a_nonce_are_no_hit_of_it() -> None:
+    assert controlled(leg(cached=16), leg()) is PASS
+
+
+# --- binding --------------------------------------------------------------------------------------------------------
+
+
+def bound(evidence: BindingEvidence | None, *, salt: str | None = NAMESPACE) -> CheckVerdict:
+    return check_binding(replica(binding=evidence), namespace=NAMESPACE, production_salt=salt).verdict
+
+
+def test_binding_passes_when_the_nonce_hits_as_production_and_nowhere_else() -> None:
+    assert bound(BOUND) is PASS
+
+
+def test_an_ignored_salt_fails_where_production_claims_the_namespace() -> None:
+    ignored = replace(BOUND, fresh_salt=leg())
+    assert bound(ignored) is FAIL
+    assert bound(ignored, salt=None) is NOTE
+
+
+def test_a_nonce_that_production_does_not_hit_fails_the_claim() -> None:
+    elsewhere = replace(BOUND, as_production=leg(cached=0))
+    assert bound(elsewhere) is FAIL
+    assert bound(elsewhere, salt=None) is NOTE
+
+
+def test_unwitnessed_binding_is_inconclusive_where_it_is_claimed() -> None:
+    unknown = replace(BOUND, as_production=leg(cached=None))
+    assert bound(unknown) is INCONCLUSIVE
+    assert bound(unknown, salt=None) is NOTE
+
+
+def test_a_run_that_ended_before_the_nonces_is_no_failed_binding() -> None:
+    assert bound(None) is INCONCLUSIVE
+    assert binding_result(replica(binding=None)).bound is None
+
+
+def test_an_engine_without_salts_is_not_bound_and_does_not_fail() -> None:
+    llama = replica(binding=None, who=identity(kind=EngineKind.LLAMACPP, has_salt=False))
+    found = check_binding(llama, namespace=NAMESPACE, production_salt=None)
+    assert found.verdict is NOTE
+    assert "has no salt" in found.detail
+
+
+# --- bypass ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_reference_that_was_not_proved_cold_is_inconclusive_with_the_way_out() -> None:
+    found = check_bypass(replace(replica(isolation=Isolation.NONE), isolation_notes=("bypass (p0): hit 80 tokens",)))
+    assert found.verdict is INCONCLUSIVE
+    assert "--reference" in found.detail
+    assert "hit 80 tokens" in found.detail
+
+
+@pytest.mark.parametrize("isolation", [Isolation.FRESH_SALT, Isolation.BYPASS, Isolation.REFERENCE])
+def test_any_proved_isolation_passes(isolation: Isolation) -> None:
+    assert check_bypass(replica(isolation=isolation)).verdict is PASS
+
+
+# --- consistency ----------------------------------------------------------------------------------------------------
+
+
+def consistent(*probes: ProbeEvidence, limits: Limits = QUARTER) -> tuple[CheckVerdict, str]:
+    judgements = judge_probes(probes, floor=QUIET, replica="here", old={})
+    found = check_consistency(judgements, floor=QUIET, limits=limits, replica="here")
+    return found.verdict, found.detail
+
+
+STALE = probe("s", production=[leg(0.6)] * LEGS_THAT_PROVE, prefix="returns")
+
+
+def test_one_proven_stale_probe_fails_and_names_its_prefix_and_what_to_do() -> None:
+    verdict, detail = consistent(*clean_probes(), STALE)
+    assert verdict is FAIL
+    assert "returns" in detail
+    assert "Stop traffic" in detail
+
+
+def test_suspects_beside_a_proven_one_are_named_as_not_repeated() -> None:
+    assert "1 more are suspect" in consistent(STALE, probe("q", production=[leg(0.6)]))[1]
+
+
+def test_a_lone_suspect_and_an_unjudged_probe_are_inconclusive() -> None:
+    assert consistent(*clean_probes(), probe("q", production=[leg(0.6)]))[0] is INCONCLUSIVE
+    unjudged = ProbeEvidence(id="u", prefix="d", weight=1.0, production=(leg(),))
+    assert consistent(*clean_probes(), unjudged)[0] is INCONCLUSIVE
+
+
+def test_too_few_clean_probes_are_inconclusive_and_say_what_they_prove() -> None:
+    verdict, detail = consistent(*clean_probes(10))
+    assert verdict is INCONCLUSIVE
+    assert "10 clean probes prove a stale share below 26%; below 25% takes 11" in detail
+    assert consistent(*clean_probes(11))[0] is PASS
+    assert consistent()[0] is INCONCLUSIVE
+
+
+# --- power ----------------------------------------------------------------------------------------------------------
+
+
+def power(*stale_by: float, largest_noise: float = 0.0, required: bool = False, decided: bool = False) -> CheckVerdict:
+    found = tuple(PowerPair(probe=f"p{n}", stale=observation(by), clean=observation()) for n, by in enumerate(stale_by))
+    floor = NoiseFloor(pairs=4, p50=0.0, max=largest_noise, quantum=0.01)
+    limits = Limits(stale_below=0.25, requires_power=required)
+    return check_power(found, floor=floor, limits=limits, first_touch_decided=decided).verdict
+
+
+def test_power_passes_above_the_threshold_and_is_inconclusive_below_it() -> None:
+    assert power(0.2, largest_noise=0.03) is PASS
+    assert power(0.2, largest_noise=0.04) is INCONCLUSIVE
+    assert power(0.2, largest_noise=0.04, decided=True) is NOTE
+
+
+def test_unknown_power_permits_a_pass_unless_it_is_required() -> None:
+    assert power() is NOTE
+    assert power(required=True) is INCONCLUSIVE
+
+
+def test_unknown_power_permits_no_pass_where_the_noise_could_hide_anything() -> None:
+    assert power(largest_noise=0.08) is NOTE
+    assert power(largest_noise=0.09) is INCONCLUSIVE
+
+
+# --- degenerate -----------------------------------------------------------------------------------------------------
+
+
+def alive(seen: Observation) -> CheckVerdict:
+    return check_degenerate(replica([probe(), probe("p1", production=[leg(seen=seen)])])).verdict
+
+
+def test_a_living_answer_passes() -> None:
+    assert alive(observation()) is PASS
+    assert alive(observation(texts=("a", "a", "a"))) is PASS
+
+
+@pytest.mark.parametrize(
+    "dead",
+    [
+        observation(texts=()),
+        observation(texts=("!",) * 8),
+        replace(observation(), tokens=(GeneratedToken(token="a", logprob=None), token())),
+    ],
+    ids=["empty", "one token repeated", "NaN"],
+)
+def test_a_dead_answer_fails(dead: Observation) -> None:
+    assert alive(dead) is FAIL
+
+
+def test_no_answer_is_no_living_answer() -> None:
+    assert check_degenerate(replica([])).verdict is INCONCLUSIVE
+
+
+# --- residency and replicas -----------------------------------------------------------------------------------------
+
+
+def test_residency_reports_and_never_decides() -> None:
+    assert check_residency(replica()).verdict is NOTE
+    assert check_residency(replace(replica(), residency=(leg(),))).verdict is PASS
+    lost = check_residency(replace(replica(), residency=(leg(), leg(cached=0))))
+    assert (lost.verdict, "1 of 2" in lost.detail) == (NOTE, True)
+    assert check_residency(replace(replica(), residency=(leg(cached=None),))).verdict is NOTE
+
+
+def test_any_replica_that_fails_fails_all_and_mixed_weights_are_named() -> None:
+    assert check_replicas({"a": PASS, "b": PASS}, mixed=()).verdict is PASS
+    assert check_replicas({"a": PASS, "b": INCONCLUSIVE}, mixed=()).verdict is INCONCLUSIVE
+    failed = check_replicas({"a": INCONCLUSIVE, "b": FAIL}, mixed=())
+    assert (failed.verdict, "b" in failed.detail) == (FAIL, True)
+    mixed = check_replicas({"a": PASS, "b": PASS}, mixed=("b",))
+    assert (mixed.verdict, "other weights" in mixed.detail) == (FAIL, True)
+    assert CONTROL.counted_hits == 192

@@ -1,0 +1,149 @@
+"""Identity and power from releases in process, on tiny models."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kvrelease.artifacts import Verdict
+from kvrelease.binding.deployment import Deployment
+from kvrelease.engines.block_cache import BlockCache
+from kvrelease.engines.local import LocalEngine, open_local
+from kvrelease.ledger.store import IN_MEMORY, Ledger
+from kvrelease.verify.checks import Check, CheckId, CheckVerdict
+from kvrelease.verify.evidence import Limits
+from kvrelease.verify.judge import VerifyReport, judge
+from kvrelease.verify.run import Observed, Twins, observe
+from kvrelease.workload.prompt_set import Prompt, PromptKind, PromptSet
+from tests.tiny_models import build_release
+from tests.verify.deployments import deployment
+
+LIMITS = Limits(stale_below=0.4)
+# One token is one byte here.
+PROMPTS = PromptSet(
+    name="tiny",
+    source="tiny.yaml",
+    prompts=tuple(
+        Prompt(
+            id=f"q{number}",
+            weight=1.0,
+            kind=PromptKind.CHAT,
+            body={"messages": [{"role": "user", "content": f"The rules of the returns desk, number {number}: may I?"}]},
+            prefix="returns",
+        )
+        for number in range(6)
+    ),
+)
+DEPLOYED: Deployment = deployment(prompt_set=PROMPTS)
+
+
+@pytest.fixture(scope="module")
+def releases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("releases")
+    return {
+        "old": build_release(root / "old", seed=1),
+        "new": build_release(root / "new", seed=2),
+        "wide": build_release(root / "wide", seed=1, kv_heads=4),
+        "short": build_release(root / "short", seed=2, context_tokens=48),
+    }
+
+
+def observed(
+    releases: dict[str, Path],
+    *,
+    serving: str = "new",
+    before: str | None = None,
+    release: str | None = "new",
+    old_release: str | None = "old",
+) -> Observed:
+    """Serves `serving` over a cache that `before` filled, and verifies it with releases in process."""
+
+    async def main() -> Observed:
+        cache = BlockCache()
+        opened: list[LocalEngine] = []
+
+        async def run(name: str | None, shared: BlockCache | None = None) -> LocalEngine | None:
+            if name is None:
+                return None
+            opened.append(await open_local(releases[name], cache=shared, threads=1))
+            return opened[-1]
+
+        try:
+            first = await run(before, cache)
+            if first is not None:
+                with Ledger(IN_MEMORY) as users:
+                    await observe([first], deployment=DEPLOYED, ledger=users, limits=LIMITS, twins=Twins())
+                await first.aclose()
+            engine = await run(serving, cache)
+            assert engine is not None
+            twins = Twins(release=await run(release), old_release=await run(old_release))
+            with Ledger(IN_MEMORY) as ledger:
+                return await observe([engine], deployment=DEPLOYED, ledger=ledger, limits=LIMITS, twins=twins)
+        finally:
+            for one in opened:
+                await one.aclose()
+
+    return asyncio.run(main())
+
+
+def check(report: VerifyReport, name: CheckId) -> Check:
+    return next(one for one in report.checks if one.id is name)
+
+
+def test_a_clean_engine_passes_with_identity_and_power_proved(releases: dict[str, Path]) -> None:
+    report = judge(observed(releases).evidence)
+    assert report.verdict is Verdict.PASS, report.reason
+    assert check(report, CheckId.IDENTITY).verdict is CheckVerdict.PASS
+    assert check(report, CheckId.POWER).verdict is CheckVerdict.PASS
+    assert report.power.status == "sufficient"
+    assert report.noise_floor.max is not None
+    assert report.noise_floor.max < 1e-3
+
+
+def test_old_blocks_under_new_weights_fail(releases: dict[str, Path]) -> None:
+    report = judge(observed(releases, before="old").evidence)
+    assert report.verdict is Verdict.FAIL
+    assert check(report, CheckId.CONSISTENCY).verdict is CheckVerdict.FAIL
+    assert check(report, CheckId.FIRST_TOUCH).verdict is CheckVerdict.FAIL
+    assert check(report, CheckId.IDENTITY).verdict is CheckVerdict.PASS
+
+
+def test_an_engine_that_still_runs_the_old_weights_fails_identity_though_its_cache_is_consistent(
+    releases: dict[str, Path],
+) -> None:
+    report = judge(observed(releases, serving="old").evidence)
+    assert report.verdict is Verdict.FAIL
+    identity = check(report, CheckId.IDENTITY)
+    assert identity.verdict is CheckVerdict.FAIL
+    assert "old weights" in identity.detail
+    assert check(report, CheckId.CONSISTENCY).verdict is CheckVerdict.PASS
+
+
+def test_power_stays_unknown_without_the_old_release_or_with_other_shapes(releases: dict[str, Path]) -> None:
+    for old in (None, "wide"):
+        report = judge(observed(releases, old_release=old).evidence)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert report.power.status == "unknown"
+
+
+def test_required_power_that_is_unknown_is_inconclusive(releases: dict[str, Path]) -> None:
+    evidence = observed(releases, old_release=None).evidence
+    asked = msgspec.structs.replace(evidence, limits=Limits(stale_below=0.4, requires_power=True))
+    assert judge(asked).verdict is Verdict.INCONCLUSIVE
+
+
+def test_the_same_release_twice_has_no_power_and_no_stale_probe(releases: dict[str, Path]) -> None:
+    report = judge(observed(releases, old_release="new").evidence)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert report.power.status == "below-floor"
+
+
+def test_a_release_that_cannot_answer_in_process_costs_no_evidence(releases: dict[str, Path]) -> None:
+    found = observed(releases, release="short", old_release=None)
+    assert len(found.faults) == 1
+    assert "in process" in found.faults[0].where
+    assert len(found.evidence.replicas[0].probes) == 6
+    assert judge(found.evidence).verdict is Verdict.INCONCLUSIVE

@@ -1,0 +1,153 @@
+"""The order and the bodies of what is sent, as a real server logged them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvrelease.engines.base import Counters, EngineKind
+from kvrelease.verify.consistency import LEGS_THAT_PROVE
+from kvrelease.verify.evidence import Isolation, Limits
+from kvrelease.verify.legs import CLEAN_HITS, NOISE_NONCES, hidden_hits
+from kvrelease.workload.body import whole_text
+from tests.engines.scripted import Generation, ScriptedEngine
+from tests.verify.builders import leg
+from tests.verify.deployments import deployment, observed, prompts, serve_users, system_prompt
+
+SMALL = prompts(per_desk=2)
+LIMITS = Limits(stale_below=0.4)
+
+
+def kind_of(body: dict[str, Any], *, salt: str | None) -> str:
+    """What a request of the log is."""
+    is_nonce = len(body["messages"]) == 1
+    carried = body.get("cache_salt")
+    if body.get("prompt_logprobs") is not None or body.get("cache_prompt") is False:
+        return "reference"
+    if carried is not None and carried.startswith("kvrelease-reference"):
+        return "reference"
+    if is_nonce:
+        return "nonce"
+    return "production" if carried == salt else "exposure"
+
+
+def log_of(engine: ScriptedEngine, *, since: int, salt: str | None) -> list[str]:
+    return [kind_of(seen.body, salt=salt) for seen in engine.generations()[since:]]
+
+
+def runs(kinds: list[str]) -> list[str]:
+    """The log without repetitions."""
+    return [kind for index, kind in enumerate(kinds) if index == 0 or kinds[index - 1] != kind]
+
+
+@pytest.mark.parametrize("salt", [None, "release"])
+def test_production_legs_come_first_then_other_spaces_nonces_and_references_last(salt: str | None) -> None:
+    deployed = deployment(salt=salt, prompt_set=SMALL)
+    with ScriptedEngine(release="new") as engine:
+        observed(engine, deployed=deployed, limits=LIMITS)
+        kinds = log_of(engine, since=0, salt=deployed.salt)
+        # The last production legs prove residency.
+        assert runs(kinds) == ["production", "exposure", "nonce", "reference", "production"]
+        assert kinds.index("exposure") == len(SMALL)
+        assert kinds.count("reference") == len(SMALL) * (1 + CLEAN_HITS)
+
+
+def test_on_a_stale_engine_suspects_are_repeated_in_pairs_at_the_end() -> None:
+    with ScriptedEngine(release="old") as engine:
+        serve_users(engine, prompt_set=SMALL)
+        engine.reload("new")
+        since = len(engine.generations())
+        found = observed(engine, deployed=deployment(prompt_set=SMALL), limits=LIMITS)
+        kinds = log_of(engine, since=since, salt=None)
+        assert kinds[-6:] == ["production", "reference"] * 3
+        (replica,) = found.evidence.replicas
+        assert all(len(probe.production) >= LEGS_THAT_PROVE for probe in replica.probes)
+        assert all(len(probe.clean) == CLEAN_HITS + LEGS_THAT_PROVE - 1 for probe in replica.probes)
+
+
+def test_llamacpp_repeats_each_prompt_at_once_before_anything_else_can_wipe_it() -> None:
+    with ScriptedEngine(EngineKind.LLAMACPP, release="new") as engine:
+        observed(engine, deployed=deployment(prompt_set=SMALL), limits=LIMITS)
+        bodies = [seen.body for seen in engine.generations()]
+        kinds = [kind_of(body, salt=None) for body in bodies]
+        first = [str(body["messages"]) for body in bodies[: LEGS_THAT_PROVE * len(SMALL)]]
+        assert kinds[: len(first)] == ["production"] * len(first)
+        assert runs(first) == list(dict.fromkeys(first))
+        assert [first.count(body) for body in runs(first)] == [LEGS_THAT_PROVE] * len(SMALL)
+        rest = kinds[len(first) :]
+        assert runs(rest[:3]) == ["nonce", "reference"]
+        # Then, for each probe, a cold leg and its clean hits.
+        assert rest[2:] == (["reference"] + ["production"] * CLEAN_HITS) * len(SMALL)
+
+
+def test_every_request_is_greedy_short_and_otherwise_production_s_own() -> None:
+    with ScriptedEngine(release="new") as engine:
+        observed(engine, deployed=deployment(prompt_set=SMALL), limits=LIMITS)
+        production = [seen.body for seen in engine.generations()][: len(SMALL)]
+        for body in production:
+            assert (body["temperature"], body["top_p"], body["max_tokens"], body["top_logprobs"]) == (0, 1, 8, 20)
+            assert "cache_salt" not in body
+        texts = {whole_text(prompt) for prompt in SMALL}
+        assert all(system_prompt("returns") in text or "desk" in text for text in texts)
+
+
+def test_nonces_are_sent_in_the_key_space_of_production_and_never_repeat() -> None:
+    deployed = deployment(salt="release", prompt_set=SMALL)
+    with ScriptedEngine(release="new") as engine:
+        observed(engine, deployed=deployed, limits=LIMITS)
+        nonces = [seen.body for seen in engine.generations() if len(seen.body["messages"]) == 1]
+        control, binding = nonces[:2], nonces[2:]
+        assert {body["cache_salt"] for body in control} == {deployed.namespace}
+        assert len({str(body["messages"]) for body in nonces}) == 2
+        assert [body["cache_salt"] for body in binding[:2]] == [deployed.namespace] * 2
+        assert binding[2]["cache_salt"].startswith("kvrelease-binding-")
+
+
+def test_where_no_clean_hit_can_be_had_nonces_measure_the_noise() -> None:
+    # A store below that ignores salts: a fresh salt is not cold, a bypass is, and leaves nothing that could be hit.
+    store: dict[str, str] = {}
+    with ScriptedEngine(release="old", store=store) as engine:
+        serve_users(engine, prompt_set=SMALL)
+        engine.restart("new")
+        found = observed(engine, deployed=deployment(prompt_set=SMALL), limits=LIMITS)
+        (replica,) = found.evidence.replicas
+        assert replica.isolation is Isolation.BYPASS
+        assert "fresh-salt" in replica.isolation_notes[0]
+        assert len(replica.isolation_notes) == 1
+        assert len(replica.noise) == NOISE_NONCES
+        assert all(probe.cold is not None and not probe.clean for probe in replica.probes)
+
+
+class HidesStore(ScriptedEngine):
+    """Usage tells local hits only; what came from the store below shows in the counters alone."""
+
+    def generate(self, prompt: Any, body: Any) -> Generation:
+        before = self.external_hit_tokens
+        made = super().generate(prompt, body)
+        made.cached -= self.external_hit_tokens - before
+        return made
+
+
+def test_a_reference_leg_that_only_the_counters_give_away_is_not_cold() -> None:
+    store: dict[str, str] = {}
+    with HidesStore(release="old", store=store) as engine:
+        serve_users(engine, prompt_set=SMALL)
+        engine.restart("new")
+        (replica,) = observed(engine, deployed=deployment(prompt_set=SMALL), limits=LIMITS).evidence.replicas
+        assert replica.isolation is Isolation.BYPASS
+        assert "counters tell" in replica.isolation_notes[0]
+
+
+def counters(queried: float, cached: float) -> Counters:
+    return Counters(queried_tokens=queried, cached_tokens=cached)
+
+
+def test_counters_speak_of_one_leg_only_when_it_was_alone() -> None:
+    cold = leg(cached=0)  # of 200 tokens
+    assert hidden_hits(counters(0, 0), counters(200, 80), leg=cold) == 80
+    assert hidden_hits(counters(0, 0), counters(200, 0), leg=cold) == 0
+    assert hidden_hits(counters(0, 0), counters(400, 80), leg=cold) == 0
+    assert hidden_hits(None, counters(200, 80), leg=cold) == 0
+    assert hidden_hits(counters(0, 0), None, leg=cold) == 0
+    assert hidden_hits(counters(0, 0), counters(200, 80), leg=leg(cached=None)) == 0

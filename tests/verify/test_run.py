@@ -1,0 +1,443 @@
+"""The gate on real (scripted) servers over sockets: what an operator would see."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from kvrelease import artifacts
+from kvrelease.artifacts import Verdict
+from kvrelease.engines.base import EngineClient, EngineKind
+from kvrelease.errors import InputError, PromptSetError
+from kvrelease.ledger.store import IN_MEMORY, Ledger
+from kvrelease.progress import ProgressEvent
+from kvrelease.verify.checks import Check, CheckId, CheckVerdict
+from kvrelease.verify.consistency import ProbeVerdict
+from kvrelease.verify.evidence import Evidence, Isolation, Limits
+from kvrelease.verify.exposure import SpaceVerdict
+from kvrelease.verify.judge import VerifyReport, judge
+from kvrelease.verify.run import Observed, Twins, conclude, observe
+from tests.engines.scripted import Break, Generation, ScriptedEngine
+from tests.verify.deployments import (
+    DESKS,
+    deployment,
+    namespace_of,
+    observed,
+    prompts,
+    recorded,
+    serve_users,
+    verified,
+    warmed,
+    with_clients,
+)
+
+SMALL = prompts(per_desk=2)
+# Six clean probes prove less than 40 %.
+LIMITS = Limits(stale_below=0.4)
+UNSALTED = deployment(prompt_set=SMALL)
+SALTED = deployment(salt="release", prompt_set=SMALL)
+
+
+@pytest.fixture
+def ledger() -> Iterator[Ledger]:
+    with Ledger(IN_MEMORY) as store:
+        yield store
+
+
+def check(report: VerifyReport, name: CheckId) -> Check:
+    return next(one for one in report.checks if one.id is name)
+
+
+def reloaded(**settings: Any) -> ScriptedEngine:
+    return ScriptedEngine(release="old", **settings)
+
+
+def make_stale(engine: ScriptedEngine) -> None:
+    """The incident: users of the old release filled the cache, then the weights were swapped in place."""
+    serve_users(engine, prompt_set=SMALL)
+    engine.reload("new")
+
+
+# --- the incident ---------------------------------------------------------------------------------------------------
+
+
+def test_unsalted_after_a_reload_fails_lists_the_probes_and_says_the_namespace_would_be_clean() -> None:
+    with reloaded() as engine:
+        make_stale(engine)
+        report = verified(engine, deployed=UNSALTED, limits=LIMITS)
+        assert report.verdict is Verdict.FAIL
+        assert "consistency" in report.reason
+        assert {probe.prefix for probe in report.probes if probe.verdict is ProbeVerdict.STALE} == set(DESKS)
+        exposure = check(report, CheckId.EXPOSURE)
+        assert "the release's own namespace, which would be clean" in exposure.detail
+
+
+def test_unsalted_fails_also_when_somebody_prewarmed_the_namespace_first(ledger: Ledger) -> None:
+    with reloaded() as engine:
+        make_stale(engine)
+        assert warmed(engine, deployed=SALTED, ledger=ledger).verdict is Verdict.PASS
+        report = verified(engine, deployed=UNSALTED, ledger=ledger, limits=LIMITS)
+        assert report.verdict is Verdict.FAIL
+        assert [one.verdict for one in report.exposure if one.key_space == SALTED.namespace] == [SpaceVerdict.CLEAN]
+
+
+def test_salted_passes_with_binding_proved_and_exposes_the_unsalted_space(ledger: Ledger) -> None:
+    with reloaded() as engine:
+        make_stale(engine)
+        warmed(engine, deployed=SALTED, ledger=ledger)
+        report = verified(engine, deployed=SALTED, ledger=ledger, limits=LIMITS)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert report.binding.bound
+        assert check(report, CheckId.RESIDENCY).verdict is CheckVerdict.PASS
+        assert [(one.key_space, one.verdict) for one in report.exposure] == [(None, SpaceVerdict.STALE)]
+
+
+def test_a_previous_namespace_that_the_ledger_knows_is_probed_as_exposure(ledger: Ledger) -> None:
+    made, _ = ledger.namespace(kv_name="kv1-old", runtime="undeclared", made_by="prewarm")
+    before = deployment("old", salt=made.namespace, prompt_set=SMALL)
+    assert before.namespace == made.namespace
+    with reloaded() as engine:
+        warmed(engine, deployed=before, ledger=ledger)
+        engine.reload("new")
+        report = verified(engine, deployed=SALTED, ledger=ledger, limits=LIMITS)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert (made.namespace, SpaceVerdict.STALE) in [(one.key_space, one.verdict) for one in report.exposure]
+
+
+def test_staleness_under_one_prefix_only_is_found() -> None:
+    with reloaded() as engine:
+        serve_users(engine, prompt_set=prompts(per_desk=1, desks=("repairs",)))
+        engine.reload("new")
+        report = verified(engine, deployed=UNSALTED, limits=LIMITS)
+        assert report.verdict is Verdict.FAIL
+        assert {probe.prefix for probe in report.probes if probe.verdict is ProbeVerdict.STALE} == {"repairs"}
+
+
+def test_a_reload_with_a_reset_passes() -> None:
+    with reloaded() as engine:
+        serve_users(engine, prompt_set=SMALL)
+        engine.reload("new", reset=True)
+        assert verified(engine, deployed=UNSALTED, limits=LIMITS).verdict is Verdict.PASS
+
+
+def test_noise_alone_does_not_fail_a_clean_engine_and_does_not_hide_a_stale_one() -> None:
+    with ScriptedEngine(release="new", noise=True) as clean, reloaded(noise=True) as stale:
+        serve_users(clean, prompt_set=SMALL)
+        make_stale(stale)
+        assert verified(clean, deployed=UNSALTED, limits=LIMITS).verdict is not Verdict.FAIL
+        assert verified(stale, deployed=UNSALTED, limits=LIMITS).verdict is Verdict.FAIL
+
+
+# --- salts that do nothing ------------------------------------------------------------------------------------------
+
+
+def test_an_ignored_salt_fails_binding_and_the_bypass_stands_in() -> None:
+    with reloaded(ignores_salt=True) as engine:
+        make_stale(engine)
+        report = verified(engine, deployed=SALTED, limits=LIMITS)
+        assert report.verdict is Verdict.FAIL
+        assert check(report, CheckId.BINDING).verdict is CheckVerdict.FAIL
+        assert check(report, CheckId.CONSISTENCY).verdict is CheckVerdict.FAIL
+        assert "reference legs by bypass" in check(report, CheckId.BYPASS).detail
+
+
+def test_a_store_below_that_ignores_salts_is_found_through_the_bypass() -> None:
+    store: dict[str, str] = {}
+    with reloaded(store=store) as engine:
+        serve_users(engine, prompt_set=SMALL)
+        engine.restart("new")
+        report = verified(engine, deployed=SALTED, limits=LIMITS)
+        assert report.verdict is Verdict.FAIL
+        # A fresh process: no statistics needed.
+        assert check(report, CheckId.FIRST_TOUCH).verdict is CheckVerdict.FAIL
+        assert check(report, CheckId.CONSISTENCY).verdict is CheckVerdict.FAIL
+
+
+def test_a_clean_engine_over_a_store_that_ignores_salts_passes_by_bypass(ledger: Ledger) -> None:
+    store: dict[str, str] = {}
+    with ScriptedEngine(release="new", store=store) as engine:
+        warmed(engine, deployed=UNSALTED, ledger=ledger)
+        report = verified(engine, deployed=UNSALTED, ledger=ledger, limits=LIMITS)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert "reference legs by bypass" in check(report, CheckId.BYPASS).detail
+
+
+def test_without_any_isolation_a_clean_reference_engine_decides_and_without_one_nothing_does() -> None:
+    with (
+        reloaded(ignores_salt=True, honours_bypass=False) as engine,
+        ScriptedEngine(release="new") as reference,
+    ):
+        make_stale(engine)
+        alone = verified(engine, deployed=UNSALTED, limits=LIMITS)
+        assert alone.verdict is Verdict.INCONCLUSIVE
+        assert "--reference" in check(alone, CheckId.BYPASS).detail
+        report = verified(engine, deployed=UNSALTED, limits=LIMITS, reference=reference)
+        assert report.verdict is Verdict.FAIL
+        assert check(report, CheckId.CONSISTENCY).verdict is CheckVerdict.FAIL
+
+
+def test_a_llamacpp_reference_that_has_been_used_before_is_still_cold() -> None:
+    with (
+        ScriptedEngine(EngineKind.OPENAI, release="new") as engine,
+        ScriptedEngine(EngineKind.LLAMACPP, release="new") as reference,
+    ):
+        serve_users(reference, prompt_set=SMALL)
+        found = observed(engine, deployed=UNSALTED, limits=LIMITS, reference=reference)
+        (replica,) = found.evidence.replicas
+        assert replica.isolation is Isolation.REFERENCE
+        assert all(probe.cold is not None and len(probe.clean) == 2 for probe in replica.probes)
+
+
+# --- what hits tell -------------------------------------------------------------------------------------------------
+
+
+def test_llamacpp_with_the_old_release_s_slot_fails_by_first_touch_and_by_consistency() -> None:
+    import httpx
+
+    files: dict[str, tuple[list[int], list[str]]] = {}
+    kind = EngineKind.LLAMACPP
+    last = prompts(per_desk=1, desks=("returns",))
+    with ScriptedEngine(kind, release="old", slot_files=files) as old:
+        serve_users(old, prompt_set=last)
+        httpx.post(f"{old.url}/slots/0?action=save", json={"filename": "s"})
+    with ScriptedEngine(kind, release="new", slot_files=files) as engine:
+        httpx.post(f"{engine.url}/slots/0?action=restore", json={"filename": "s"})
+        asked = deployment(prompt_set=prompts(per_desk=6, desks=("returns",)))
+        report = verified(engine, deployed=asked, limits=LIMITS)
+        assert report.verdict is Verdict.FAIL
+        assert check(report, CheckId.FIRST_TOUCH).verdict is CheckVerdict.FAIL
+        assert check(report, CheckId.CONSISTENCY).verdict is CheckVerdict.FAIL
+
+
+def test_llamacpp_whose_prompts_alternate_still_shows_the_stale_slot_without_counters() -> None:
+    import httpx
+
+    files: dict[str, tuple[list[int], list[str]]] = {}
+    kind = EngineKind.LLAMACPP
+    # The prompt that is drawn first meets the slot; the next one, of another desk, wipes it.
+    first = observed_order(SMALL)[0].rpartition("-")[0]
+    with ScriptedEngine(kind, release="old", slot_files=files) as old:
+        serve_users(old, prompt_set=prompts(per_desk=1, desks=(first,)))
+        httpx.post(f"{old.url}/slots/0?action=save", json={"filename": "s"})
+    with ScriptedEngine(kind, release="new", slot_files=files, has_metrics=False) as engine:
+        httpx.post(f"{engine.url}/slots/0?action=restore", json={"filename": "s"})
+        report = verified(engine, deployed=UNSALTED, limits=LIMITS)
+        assert report.verdict is Verdict.FAIL
+        assert check(report, CheckId.FIRST_TOUCH).verdict is CheckVerdict.NOTE
+
+
+def observed_order(prompt_set: Any) -> list[str]:
+    from kvrelease.verify.probes import draw
+
+    return [prompt.id for prompt in draw(prompt_set.prompts, count=6, seed=0)]
+
+
+def test_llamacpp_started_clean_and_prewarmed_passes(ledger: Ledger) -> None:
+    with ScriptedEngine(EngineKind.LLAMACPP, release="new") as engine:
+        warmed(engine, deployed=UNSALTED, ledger=ledger)
+        report = verified(engine, deployed=UNSALTED, ledger=ledger, limits=LIMITS)
+        assert report.verdict is Verdict.PASS, report.reason
+
+
+def test_null_usage_and_no_metrics_are_inconclusive() -> None:
+    with ScriptedEngine(release="new", reports_cached_tokens=False, has_metrics=False) as engine:
+        report = verified(engine, deployed=UNSALTED, limits=LIMITS)
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert check(report, CheckId.FIRST_TOUCH).verdict is CheckVerdict.INCONCLUSIVE
+
+
+def test_null_usage_with_counters_finds_the_same() -> None:
+    with reloaded(reports_cached_tokens=False) as stale, ScriptedEngine(release="new") as clean:
+        make_stale(stale)
+        assert verified(stale, deployed=UNSALTED, limits=LIMITS).verdict is Verdict.FAIL
+        clean.reports_cached_tokens = False
+        assert verified(clean, deployed=UNSALTED, limits=LIMITS).verdict is Verdict.PASS
+
+
+def test_expect_cold_fails_on_any_hit_even_one_that_the_ledger_explains(ledger: Ledger) -> None:
+    cold = msgspec.structs.replace(LIMITS, expects_cold=True)
+    with ScriptedEngine(release="new") as engine:
+        assert verified(engine, deployed=UNSALTED, ledger=ledger, limits=cold).verdict is Verdict.PASS
+        report = verified(engine, deployed=UNSALTED, ledger=ledger, limits=cold)
+        assert report.verdict is Verdict.FAIL
+        assert check(report, CheckId.FIRST_TOUCH).verdict is CheckVerdict.FAIL
+
+
+def test_a_cache_that_cannot_hit_is_inconclusive() -> None:
+    with NeverHits(release="new") as engine:
+        report = verified(engine, deployed=UNSALTED, limits=LIMITS)
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert check(report, CheckId.CONTROL).verdict is CheckVerdict.INCONCLUSIVE
+
+
+class NeverHits(ScriptedEngine):
+    """Prefix caching is off."""
+
+    def generate(self, prompt: Any, body: Any) -> Generation:
+        self.flush()
+        return super().generate(prompt, body)
+
+
+class LateTier(ScriptedEngine):
+    """A tier below whose look-up comes too late for the first request, and serves the ones after it."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.seen: set[tuple[int, ...]] = set()
+        self.old: dict[str, str] = {}
+
+    def generate(self, prompt: Any, body: Any) -> Generation:
+        name = (*prompt[:40], *prompt[-8:])
+        blocks: dict[str, str] = self.cache.blocks  # type: ignore[attr-defined]
+        if self.release == "new" and name in self.seen and body.get("cache_salt") is None:
+            blocks.update(self.old)
+        self.seen.add(name)
+        return super().generate(prompt, body)
+
+
+def test_what_missed_at_first_and_is_stale_the_second_time_does_not_pass() -> None:
+    with LateTier(release="old") as engine:
+        serve_users(engine, prompt_set=SMALL)
+        engine.old = dict(engine.cache.blocks)  # type: ignore[attr-defined]
+        engine.reload("new", reset=True)
+        engine.seen.clear()
+        report = verified(engine, deployed=UNSALTED, limits=LIMITS)
+        assert report.verdict is Verdict.FAIL
+        assert check(report, CheckId.FIRST_TOUCH).verdict is not CheckVerdict.FAIL
+
+
+# --- golden, baseline -----------------------------------------------------------------------------------------------
+
+
+def test_a_golden_record_proves_identity_and_a_baseline_names_the_old_weights() -> None:
+    with ScriptedEngine(release="new") as staging, ScriptedEngine(release="old") as before:
+        golden = recorded(staging, deployed=UNSALTED)
+        baseline = recorded(before, deployed=deployment("old", prompt_set=SMALL))
+        twins = Twins(golden=golden, baseline=baseline)
+        with reloaded() as engine:
+            make_stale(engine)
+            report = verified(engine, deployed=UNSALTED, limits=LIMITS, twins=twins)
+            assert check(report, CheckId.IDENTITY).verdict is CheckVerdict.PASS
+            assert {probe.closer_to for probe in report.probes} <= {"old", "new"}
+        # Nobody reloaded at all.
+        report = verified(before, deployed=UNSALTED, limits=LIMITS, twins=twins)
+        assert check(report, CheckId.IDENTITY).verdict is CheckVerdict.FAIL
+        assert "old weights" in check(report, CheckId.IDENTITY).detail
+
+
+def test_records_of_something_else_are_refused() -> None:
+    with ScriptedEngine(release="new") as engine:
+        golden = recorded(engine, deployed=UNSALTED)
+        other_prompts = deployment(prompt_set=prompts(per_desk=1))
+        with pytest.raises(InputError, match="another prompt set"):
+            verified(engine, deployed=other_prompts, twins=Twins(golden=golden))
+        with pytest.raises(InputError, match="not of"):
+            verified(engine, deployed=deployment("newer", prompt_set=SMALL), twins=Twins(golden=golden))
+        with pytest.raises(InputError, match="itself"):
+            verified(engine, deployed=UNSALTED, twins=Twins(baseline=golden))
+
+
+def test_a_golden_from_a_dirty_process_is_refused() -> None:
+    with reloaded() as engine:
+        make_stale(engine)
+        golden = recorded(engine, deployed=UNSALTED)
+        assert golden.foreign_tokens
+        with pytest.raises(InputError, match="proves nothing"):
+            verified(engine, deployed=UNSALTED, twins=Twins(golden=golden))
+
+
+# --- how much was asked ---------------------------------------------------------------------------------------------
+
+
+def test_too_few_probes_are_inconclusive_and_say_what_they_prove() -> None:
+    with ScriptedEngine(release="new") as engine:
+        report = verified(engine, deployed=UNSALTED, limits=Limits(stale_below=0.05))
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert "6 clean probes prove a stale share below 39%" in check(report, CheckId.CONSISTENCY).detail
+
+
+def test_prompts_of_less_than_two_blocks_are_an_input_error() -> None:
+    with ScriptedEngine(release="new", block_tokens=64) as engine, pytest.raises(PromptSetError, match="two blocks"):
+        verified(engine, deployed=UNSALTED)
+
+
+# --- several replicas, faults, Ctrl-C -------------------------------------------------------------------------------
+
+
+def test_one_stale_replica_of_two_fails_and_is_named() -> None:
+    with ScriptedEngine(release="new") as clean, reloaded() as stale:
+        make_stale(stale)
+        report = verified(clean, stale, deployed=UNSALTED, limits=LIMITS)
+        assert report.verdict is Verdict.FAIL
+        assert check(report, CheckId.REPLICAS).detail == f"failed: {stale.url}"
+
+
+def test_a_replica_that_dies_leaves_the_other_s_evidence_and_no_pass() -> None:
+    with ScriptedEngine(release="new") as good, ScriptedEngine(release="new") as bad:
+        bad.break_with(Break.CRASHING)
+        found = observed(good, bad, deployed=SALTED, limits=LIMITS, max_retries=0)
+        assert [fault.where for fault in found.faults] == [bad.url]
+        assert found.faults[0].exit_code == 5
+        report = judge(found.evidence)
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert len([probe for probe in report.probes if probe.replica == good.url]) == len(SMALL)
+
+
+@pytest.mark.parametrize("after", [1, 8, 20])
+def test_ctrl_c_keeps_the_evidence_and_never_passes_or_fails(after: int, ledger: Ledger) -> None:
+    async def main(clients: list[EngineClient]) -> Observed:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def stop(event: ProgressEvent) -> None:
+            if event.done == after:
+                task.cancel()
+
+        return await observe(clients, deployment=SALTED, ledger=ledger, limits=LIMITS, twins=Twins(), progress=stop)
+
+    with ScriptedEngine(release="new") as engine:
+        found = with_clients([engine], main)
+        assert found.evidence.interrupted
+        assert found.evidence.cost.requests >= after
+        report, _ = conclude(found, deployment=SALTED, ledger=ledger)
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert ledger.events()[0].verdict is Verdict.INCONCLUSIVE
+
+
+def test_saved_evidence_is_judged_again_to_the_same_report(tmp_path: Any) -> None:
+    with reloaded() as engine:
+        make_stale(engine)
+        found = observed(engine, deployed=UNSALTED, limits=LIMITS)
+    artifacts.write(tmp_path / "seen.json", found.evidence)
+    again = judge(artifacts.read(tmp_path / "seen.json", Evidence))
+    first = judge(found.evidence)
+    assert msgspec.structs.replace(again, created=first.created) == first
+
+
+def test_dead_answers_fail() -> None:
+    with ScriptedEngine(release="new") as engine:
+        engine.break_with(Break.NAN)
+        report = verified(engine, deployed=UNSALTED, limits=LIMITS)
+        assert check(report, CheckId.DEGENERATE).verdict is CheckVerdict.FAIL
+    with ScriptedEngine(release="new") as engine:
+        engine.break_with(Break.THINKING)
+        assert check(verified(engine, deployed=UNSALTED, limits=LIMITS), CheckId.DEGENERATE).verdict is (
+            CheckVerdict.FAIL
+        )
+
+
+def test_a_server_that_gives_no_log_probabilities_cannot_pass() -> None:
+    with ScriptedEngine(release="new") as engine:
+        engine.break_with(Break.INFINITE)
+        assert verified(engine, deployed=UNSALTED, limits=LIMITS).verdict is Verdict.INCONCLUSIVE
+
+
+def test_the_ledger_keeps_what_verify_computed(ledger: Ledger) -> None:
+    with ScriptedEngine(release="new") as engine:
+        verified(engine, deployed=SALTED, ledger=ledger, limits=LIMITS)
+        assert warmed(engine, deployed=SALTED, ledger=ledger).verdict is Verdict.PASS
+    assert namespace_of("new") == SALTED.namespace
