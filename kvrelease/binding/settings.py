@@ -41,10 +41,10 @@ def binding_settings(kind: EngineKind, namespace: str) -> BindingSettings:
                 directories={
                     "kv_connector_extra_config.shared_storage_path": namespace,
                     "kv_connector_extra_config.root_dir": namespace,
-                    "kv_connector_extra_config.cache_prefix": namespace,
                 },
                 limits=(
                     "requests without the salt still share one unsalted key space",
+                    "MooncakeStore: set kv_connector_extra_config.cache_prefix to the namespace as well",
                     "ExampleConnector, HF3FS and LMCache in process ignore the salt: only a directory or tag of the "
                     "namespace's own separates releases there",
                 ),

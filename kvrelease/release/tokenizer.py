@@ -45,7 +45,18 @@ _RAW_FILES = (
 )
 # Say who wrote the file, or where it lay.
 _TOKENIZER_DROPPED = frozenset(
-    {"chat_template", "name_or_path", "_name_or_path", "_commit_hash", "transformers_version"}
+    {
+        "chat_template",  # has a digest of its own
+        "name_or_path",
+        "_name_or_path",
+        "_commit_hash",
+        "transformers_version",
+        # How the writer had found it (transformers 5.24 saves its own loading options).
+        "is_local",
+        "local_files_only",
+        "special_tokens_map_file",
+        "tokenizer_file",
+    }
 )
 _GENERATION_DROPPED = frozenset({"_from_model_config", "transformers_version"})
 # What transformers copies from config.json where there is no generation_config.json.

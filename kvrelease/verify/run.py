@@ -11,7 +11,7 @@ from kvrelease.artifacts import Fault, fault_of
 from kvrelease.binding.closing import close_run, until_interrupted
 from kvrelease.binding.deployment import Deployment, Replica, prepare
 from kvrelease.binding.observe import Leg
-from kvrelease.engines.base import EngineClient, Observation
+from kvrelease.engines.base import EngineClient, EngineIdentity, Observation
 from kvrelease.engines.local import LocalEngine, stale_and_clean
 from kvrelease.errors import InputError, KvreleaseError, PromptSetError, UnsupportedRelease
 from kvrelease.ledger.records import CacheOrigin
@@ -278,9 +278,15 @@ def _with_twins(replica: ReplicaEvidence, *, twins: Twins, in_process: _InProces
         replica,
         identity_pairs=pairs,
         identity_source=source if pairs else "none",
+        identity_is_alike=twins.golden is not None and _is_alike(twins.golden, replica.identity),
         old_pairs=old,
         old_identity_pairs=like,
     )
+
+
+def _is_alike(record: Record, identity: EngineIdentity) -> bool:
+    engine = record.engine
+    return engine.version is not None and (engine.kind, engine.version) == (identity.kind, identity.version)
 
 
 def _recorded(record: Record | None, ids: set[str]) -> tuple[ReferencePair, ...]:

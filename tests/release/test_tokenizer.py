@@ -54,7 +54,14 @@ def test_every_vocabulary_file_counts(model: Path, name: str) -> None:
 def test_who_saved_the_files_does_not_count(model: Path) -> None:
     before = read(model)
     write_json(
-        model / "tokenizer_config.json", {"name_or_path": "x", "chat_template": "{{ messages }}", "bos_token": "<s>"}
+        model / "tokenizer_config.json",
+        {
+            "name_or_path": "x",
+            "is_local": True,
+            "local_files_only": False,
+            "chat_template": "{{ messages }}",
+            "bos_token": "<s>",
+        },
     )
     write_json(model / "generation_config.json", {"transformers_version": "5.24.0", "temperature": 0.6})
     assert changed(before, read(model)) == set()

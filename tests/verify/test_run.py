@@ -329,6 +329,16 @@ def test_a_golden_record_proves_identity_and_a_baseline_names_the_old_weights() 
         assert "old weights" in check(report, CheckId.IDENTITY).detail
 
 
+def test_what_other_weights_computed_is_not_remembered_as_the_releases(ledger: Ledger) -> None:
+    with ScriptedEngine(release="new") as staging:
+        golden = recorded(staging, deployed=UNSALTED)
+    with ScriptedEngine(release="old") as engine:
+        report = verified(engine, deployed=UNSALTED, limits=LIMITS, twins=Twins(golden=golden), ledger=ledger)
+        assert check(report, CheckId.IDENTITY).verdict is CheckVerdict.FAIL
+        engine.reload("new")
+        assert warmed(engine, deployed=UNSALTED, ledger=ledger).verdict is Verdict.FAIL
+
+
 def test_records_of_something_else_are_refused() -> None:
     with ScriptedEngine(release="new") as engine:
         golden = recorded(engine, deployed=UNSALTED)
