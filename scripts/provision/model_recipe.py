@@ -163,12 +163,16 @@ def tune(base: Path, folder: Path) -> None:
     torch.use_deterministic_algorithms(mode=True)
     model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     batch = training_batch(transformers.AutoTokenizer.from_pretrained(base), torch)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
+    # The embeddings stay: they are tied to the output layer, which vLLM's CPU build repacks at its start, and not when
+    # weights are reloaded in place. With other embeddings a reloaded engine would be neither release.
+    model.get_input_embeddings().weight.requires_grad_(False)
+    tuned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(tuned, lr=LEARNING_RATE, weight_decay=0.0)
     model.train()
     for step in range(1, STEPS + 1):
         loss = model(**batch).loss
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
+        torch.nn.utils.clip_grad_norm_(tuned, MAX_GRADIENT_NORM)
         optimizer.step()
         optimizer.zero_grad()
         print(f"step {step} of {STEPS}, loss {loss.item():.4f} nats", flush=True)
