@@ -20,9 +20,9 @@ help:
 
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml requirements-dev.txt
+$(STAMP): pyproject.toml requirements-dev.txt Makefile
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kvrelease needs Python 3.11 or newer; this is %s. Try: make PYTHON=python3.11 ..." % sys.version.split()[0])'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/pip install --quiet "$(TORCH)" -c requirements-dev.txt \
 	  || $(BIN)/pip install --quiet "$(TORCH)" -c requirements-dev.txt --extra-index-url $(TORCH_INDEX)
 	$(BIN)/pip install --quiet --editable ".[local,dev]" -c requirements-dev.txt

@@ -13,7 +13,7 @@ import os
 import stat
 import tempfile
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -90,8 +90,6 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
         created: RFC 3339.
     """
 
-    SCHEMA: ClassVar[int] = 1
-
     schema: int = 1
     tool: str = __version__
     created: datetime.datetime = msgspec.field(default_factory=now)
@@ -110,6 +108,13 @@ def kind_of(artifact: type[Artifact]) -> str:
     tag = artifact.__struct_config__.tag
     assert isinstance(tag, str), f"{artifact.__name__} declares no tag"
     return tag
+
+
+def schema_of(artifact: type[Artifact]) -> int:
+    """The schema that this kvrelease writes for a kind: the default of its `schema` field."""
+    field = next(field for field in msgspec.structs.fields(artifact) if field.name == "schema")
+    assert isinstance(field.default, int), f"{artifact.__name__} has no schema"
+    return field.default
 
 
 def to_json(artifact: Artifact) -> str:
@@ -154,9 +159,10 @@ def from_json(data: bytes, artifact: type[A], *, source: str) -> A:
         raise DamagedFile(f"reading {source} as {expected}: not an artifact of kvrelease ({error})") from error
     if envelope.kind != expected:
         raise DamagedFile(f"reading {source} as {expected}: it is a {envelope.kind} artifact")
-    if envelope.schema > artifact.SCHEMA:
+    newest = schema_of(artifact)
+    if envelope.schema > newest:
         raise InputError(
-            f"reading {source}: its schema {envelope.schema} is newer than {artifact.SCHEMA}, the newest that "
+            f"reading {source}: its schema {envelope.schema} is newer than {newest}, the newest that "
             f"kvrelease {__version__} knows",
             hint="upgrade kvrelease on this machine",
         )

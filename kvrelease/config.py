@@ -99,6 +99,18 @@ def option_defaults(config: Config) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+def working_directory() -> Path:
+    """Where relative names begin.
+
+    Raises:
+        InputError: it was deleted under us.
+    """
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise InputError(f"reading the working directory: {error.strerror}", hint="cd to an existing one") from error
+
+
 def load_config(directory: Path) -> Config:
     """The configuration of a working directory; all defaults where there is no `kvrelease.yaml`.
 

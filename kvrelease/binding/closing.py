@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import enum
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -33,8 +34,16 @@ def until_interrupted() -> Iterator[Interruption]:
         interruption.happened = True
 
 
-def _everybody(_replica: Replica) -> bool:
-    return True
+class Doubt(enum.Enum):
+    """What a run has shown of the entries that a replica holds."""
+
+    NONE = "nothing speaks against them"
+    KEY_SPACE = "production's key space holds entries of others"
+    PROCESS = "the process runs other weights"
+
+
+def _no_doubt(_replica: Replica) -> Doubt:
+    return Doubt.NONE
 
 
 def close_run(
@@ -45,7 +54,7 @@ def close_run(
     command: str,
     verdict: Verdict | None,
     reason: str,
-    ran_the_release: Callable[[Replica], bool] = _everybody,
+    doubt_of: Callable[[Replica], Doubt] = _no_doubt,
 ) -> tuple[Fault, ...]:
     """Writes a run into the ledger: what served where, the verdict, and which prefixes the release computed.
 
@@ -56,16 +65,23 @@ def close_run(
         command: `prewarm`, `record` or `verify`.
         verdict: None for commands that judge nothing.
         reason: one sentence.
-        ran_the_release: False for a replica that was seen to run other weights: what it computed is not remembered as
-            the release's, or it would explain stale hits later.
+        doubt_of: what is in doubt of a replica: nothing in doubt is remembered as the release's own, and what was
+            remembered before is forgotten, or it would explain stale hits later.
 
     Returns:
         The fault of a ledger that could not be written; the run's own result stands.
     """
     try:
         for replica in replicas:
-            if ran_the_release(replica):
+            doubt = doubt_of(replica)
+            if doubt is not Doubt.PROCESS:
                 replica.observer.remember()
+            if doubt is not Doubt.NONE and replica.identity.process is not None:
+                ledger.forget(
+                    replica=replica.identity.url,
+                    process=replica.identity.process,
+                    key_spaces=None if doubt is Doubt.PROCESS else (deployment.salt,),
+                )
             ledger.write(
                 Event(
                     at=datetime.datetime.now(datetime.UTC),

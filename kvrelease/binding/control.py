@@ -43,7 +43,7 @@ async def nonce_request(
             _prompt(text, route=route), production=production, model=model, kind=observer.identity.kind
         )
         request = Request(route=route, body=body, salt=salt)
-        tokens = await observer.engine.tokenize(request)
+        tokens = await observer.tokenize(request)
         length = words if tokens is None else max(1, len(tokens))
         if room is not None and max(length, wanted) > room:
             raise PromptTooLong(

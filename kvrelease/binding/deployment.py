@@ -106,7 +106,7 @@ async def prepare(engine: EngineClient, *, deployment: Deployment, memory: Prefi
             salt=None,
             max_tokens=max_tokens,
         )
-        ids = await engine.tokenize(request)
+        ids = await observer.tokenize(request)
         if ids is None:
             return Replica(observer, deployment=deployment, tokens=None)
         if identity.context_tokens is not None and len(ids) + max_tokens > identity.context_tokens:

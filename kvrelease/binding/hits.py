@@ -11,6 +11,12 @@ from collections.abc import Iterable, Sequence
 
 from kvrelease.workload.chain import prefix_hashes
 
+# What to do about entries that another release made.
+CLEAN_UP = (
+    "Empty this engine's cache: restart it, or kvrelease prewarm --allow-flush. Where users' requests carry the "
+    "release's namespace, a new epoch does as well (kvrelease namespace --new-epoch); for others it changes nothing"
+)
+
 
 class KnownPrefixes:
     """The block-aligned token prefixes that one origin is known to have computed.

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import enum
 import secrets
+from collections.abc import Sequence
 from typing import Protocol
 
+import blake3
 import msgspec
 
 from kvrelease.binding.hits import KnownPrefixes
 from kvrelease.engines.base import Counters, EngineClient, EngineIdentity, Observation, Request
+from kvrelease.errors import ServiceError
 from kvrelease.ledger.records import CacheOrigin
 from kvrelease.workload.prefix_tree import cacheable_tokens
 
@@ -82,6 +85,21 @@ class PrefixMemory(Protocol):
         """Remembers what this origin computed."""
 
 
+class Spending:
+    """What one replica was asked for: answered requests, requests sent again, prompt tokens where they are told."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.retries = 0
+        self.prompt_tokens = 0
+
+    def add(self, *, prompt_tokens: int, retries: int) -> None:
+        """Counts one answered request."""
+        self.requests += 1
+        self.retries += retries
+        self.prompt_tokens += prompt_tokens
+
+
 class Observer:
     """One replica under observation; requests of one run share what it learns.
 
@@ -99,6 +117,19 @@ class Observer:
         self._memory = memory
         self._known: dict[str | None, KnownPrefixes] = {}
         self._usage_speaks: bool | None = None
+        self._tokens: dict[bytes, tuple[int, ...] | None] = {}
+        self.spent = Spending()
+
+    async def tokenize(self, request: Request) -> tuple[int, ...] | None:
+        """Token ids of a request; a body is tokenised once, whatever its key space.
+
+        Raises:
+            KvreleaseError: whatever the engine raises.
+        """
+        key = blake3.blake3(msgspec.json.encode((request.route, request.body), order="sorted")).digest()
+        if key not in self._tokens:
+            self._tokens[key] = await self.engine.tokenize(request)
+        return self._tokens[key]
 
     @property
     def usage_speaks(self) -> bool | None:
@@ -111,7 +142,7 @@ class Observer:
         Raises:
             KvreleaseError: whatever the engine raises.
         """
-        tokens = await self.engine.tokenize(request)
+        tokens = await self.tokenize(request)
         before = None if self._usage_speaks else await self.engine.counters()
         observation = await self.engine.complete(request)
         self._usage_speaks = observation.cached_tokens is not None
@@ -121,6 +152,7 @@ class Observer:
             cached = _counted_hit(before, after, prompt_tokens=observation.prompt_tokens)
             witness = Witness.NOBODY if cached is None else Witness.COUNTERS
         prompt_tokens = observation.prompt_tokens if observation.prompt_tokens is not None else _length(tokens)
+        self.spent.add(prompt_tokens=prompt_tokens or 0, retries=observation.retries)
         block = self.identity.capabilities.block_tokens
         return Leg(
             key_space=request.salt,
@@ -167,6 +199,20 @@ class Observer:
             namespace=self._namespace,
         )
 
+    async def require_same_process(self) -> None:
+        """Checks that the engine process is the one that this run began with.
+
+        Raises:
+            ServiceError: it was restarted meanwhile, so that the observations belong to two caches.
+        """
+        now = await self.engine.identify()
+        if now.process != self.identity.process:
+            raise ServiceError(
+                f"the engine process behind {self.identity.url} changed during the run ({self.identity.process} → "
+                f"{now.process}): what was observed belongs to two caches",
+                hint="run it again; if a router spreads requests over several processes, name each with --engine-url",
+            )
+
     def remember(self) -> None:
         """Hands what this run learnt to the memory; call it once, also when the run was cut short.
 
@@ -190,3 +236,13 @@ def _counted_hit(before: Counters | None, after: Counters | None, *, prompt_toke
         return None
     hit = after.all_cached_tokens - before.all_cached_tokens
     return int(hit) if 0 <= hit <= prompt_tokens else None
+
+
+def total(values: Sequence[int | None]) -> int | None:
+    """The sum, or None when one of them is not known, or there is none."""
+    return None if not values or any(value is None for value in values) else sum(value or 0 for value in values)
+
+
+def known_total(values: Sequence[int | None]) -> int | None:
+    """The sum of what is known when it is more than zero: one proof is enough; else like `total`."""
+    return sum(value or 0 for value in values) or total(values)

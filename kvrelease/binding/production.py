@@ -5,6 +5,8 @@ from __future__ import annotations
 from kvrelease.artifacts import JsonObject
 from kvrelease.config import Production
 from kvrelease.engines.base import EngineKind, Request, Route
+from kvrelease.errors import UsageError
+from kvrelease.workload.check import SALT_FIELDS
 from kvrelease.workload.prompt_set import Prompt, PromptKind
 
 # Greedy, and every sampling parameter said out loud: an engine's own defaults come from generation_config.json, and
@@ -37,7 +39,7 @@ def production_request(
     Args:
         prompt: its body is sent whole.
         production: body fields that users add, and the model name that they use.
-        model: the served model, where production names none.
+        model: the served model, where neither production nor the prompt names one.
         kind: of the engine, for sampling parameters of its own.
         salt: the key space, None for unsalted.
         max_tokens: tokens to generate.
@@ -63,5 +65,16 @@ def production_body(own: JsonObject, *, production: Production, model: str, kind
         production: body fields that users add, and the model name that they use.
         model: the served model, where production names none.
         kind: of the engine.
+
+    Raises:
+        UsageError: the body chooses a key space by itself.
     """
-    return {**production.body, **own, **_GREEDY, **_OWN_GREEDY.get(kind, {}), "model": production.model or model}
+    body = {**production.body, **own}
+    for field in SALT_FIELDS:
+        if field in body:
+            raise UsageError(
+                f"a request brings a {field} of its own, from production.body or the prompt set: its key space would "
+                "not be the one that is judged",
+                hint="take it out, and say which salt users send under production.salt in kvrelease.yaml",
+            )
+    return {**body, **_GREEDY, **_OWN_GREEDY.get(kind, {}), "model": body.get("model") or model}

@@ -9,10 +9,10 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 
-import blake3
 import msgspec
 
 from kvrelease.errors import UsageError
+from kvrelease.release.canonical import digest_of
 
 ALGORITHM = "kvrt0"
 UNDECLARED = "undeclared"
@@ -64,11 +64,8 @@ def declared_runtime(fields: Mapping[str, str | int | float | bool]) -> Runtime:
     unread = tuple(name for name in KNOWN_FIELDS if name not in texts)
     if not texts:
         return Runtime(digest=None, fields={}, unread=unread)
-    hasher = blake3.blake3()
-    for part in (ALGORITHM, *(text for pair in texts.items() for text in pair)):
-        encoded = part.encode()
-        hasher.update(len(encoded).to_bytes(8, "little") + encoded)
-    return Runtime(digest=f"{ALGORITHM}:{hasher.hexdigest()}", fields=texts, unread=unread)
+    parts = [text.encode() for pair in texts.items() for text in pair]
+    return Runtime(digest=f"{ALGORITHM}:{digest_of(ALGORITHM, parts)}", fields=texts, unread=unread)
 
 
 def _text(value: str | float | bool) -> str:

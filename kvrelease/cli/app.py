@@ -67,15 +67,13 @@ def main() -> None:
 
 
 def _invoke(argv: list[str]) -> int:
-    from pathlib import Path  # noqa: PLC0415
-
     import typer.main  # noqa: PLC0415
 
     from kvrelease.cli.program import application, default_map  # noqa: PLC0415
-    from kvrelease.config import load_config, option_defaults  # noqa: PLC0415
+    from kvrelease.config import load_config, option_defaults, working_directory  # noqa: PLC0415
 
     is_help = bool({"--help", "--version"} & set(argv))
-    defaults = {} if is_help else option_defaults(load_config(Path.cwd()))
+    defaults = {} if is_help else option_defaults(load_config(working_directory()))
     command = typer.main.get_command(application)
     try:
         # Not `application(argv)`: it ends the process with 1 when a pipe breaks, which would read as "gate failed".

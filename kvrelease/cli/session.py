@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kvrelease.cli.console import say_warning
-from kvrelease.config import Config, api_key, load_config
+from kvrelease.config import Config, api_key, load_config, working_directory
 from kvrelease.engines.base import EngineClient, EngineKind
-from kvrelease.errors import MissingExtra, UnsupportedRelease, UsageError
+from kvrelease.errors import KvreleaseError, UsageError
 
 if TYPE_CHECKING:
     from kvrelease.binding.deployment import Deployment
@@ -28,6 +28,9 @@ UNDECLARED_WARNING = (
     "the runtime is undeclared: list engine, version, dtype, kv_cache_dtype … under runtime: in kvrelease.yaml, "
     "so that another engine version gets another namespace"
 )
+
+# Besides the first: a round robin over two processes shows on the next one.
+FURTHER_CONNECTIONS = 2
 
 # A release up to here is also run in process, on a handful of prompts, for `identity` and `power`; larger ones only
 # when --reference local asks for it.
@@ -63,6 +66,11 @@ def transport_of(
     from kvrelease.engines.address import parse_address  # noqa: PLC0415 - late: httpx
 
     chosen = tuple(urls or ()) or ((config.production.url,) if config.production.url else ())
+    if urls and config.production.url and config.production.url not in urls:
+        say_warning(
+            f"users reach {config.production.url}, which this run does not ask: that it passes salt and body on "
+            "unchanged is not proved. Run verify on that URL alone as well"
+        )
     if not chosen and kind is not EngineKind.LOCAL:
         raise UsageError(
             "no engine is named", hint="add --engine-url http://HOST:PORT, or engine-url to kvrelease.yaml"
@@ -148,7 +156,43 @@ async def engines_of(transport: Transport, *, release: str | None) -> AsyncItera
                 )
                 stack.push_async_callback(engine.aclose)
                 engines.append(engine)
+        for engine in engines:
+            await _require_one_process(engine, transport=transport)
         yield tuple(engines)
+
+
+async def _require_one_process(engine: EngineClient, *, transport: Transport) -> None:
+    """Checks that new connections to a URL reach the same engine process.
+
+    A router keeps one connection on one process, so that the others would never be asked: their caches would pass
+    unseen.
+
+    Raises:
+        UsageError: they do not.
+    """
+    from kvrelease.engines.detect import open_engine  # noqa: PLC0415 - late
+
+    if engine.kind is EngineKind.LOCAL:
+        return
+    first = (await engine.identify()).process
+    for _ in range(FURTHER_CONNECTIONS):
+        other = await open_engine(
+            engine.url,
+            kind=engine.kind,
+            model=transport.model,
+            headers=transport.headers,
+            api_key=api_key(transport.key_variable),
+            timeout_s=transport.timeout_s,
+        )
+        try:
+            now = (await other.identify()).process
+        finally:
+            await other.aclose()
+        if now != first:
+            raise UsageError(
+                f"several engine processes answer behind {engine.url} ({first} and {now}), each with its own cache",
+                hint="name every one of them with its own --engine-url (in Kubernetes: the pods, not the Service)",
+            )
 
 
 @asynccontextmanager
@@ -157,7 +201,6 @@ async def twins_of(
     *,
     release: str | None,
     old_release: str | None,
-    size_bytes: int,
     reference: str | None,
     golden: Record | None,
     baseline: Record | None,
@@ -179,15 +222,18 @@ async def twins_of(
     async with AsyncExitStack() as stack:
 
         async def in_process(what: str | None) -> LocalEngine | None:
-            is_small = size_bytes <= IN_PROCESS_LIMIT_BYTES
-            if what is None or not _is_directory(what) or not (is_small or is_forced):
+            if what is None or not _is_directory(what):
+                return None
+            if not is_forced and _weight_bytes(what) > IN_PROCESS_LIMIT_BYTES:
                 return None
             try:
                 engine = await open_local(Path(what))
-            except (MissingExtra, UnsupportedRelease) as error:
+            except KvreleaseError as error:
                 if is_forced:
                     raise
-                say_warning(f"{error.message}; identity and power stay unproven ({error.hint or 'no way around it'})")
+                say_warning(
+                    f"{error.message}; identity and power stay unproven ({error.hint or 'nothing else is lost'})"
+                )
                 return None
             stack.push_async_callback(engine.aclose)
             return engine
@@ -199,6 +245,10 @@ async def twins_of(
             elsewhere = msgspec.structs.replace(transport, urls=(reference,), kind=None)
             (second,) = await stack.enter_async_context(engines_of(elsewhere, release=None))
         yield Twins(golden=golden, baseline=baseline, reference=second, release=new, old_release=old)
+
+
+def _weight_bytes(directory: str) -> int:
+    return sum(path.stat().st_size for path in Path(directory).glob("*.safetensors"))
 
 
 def _is_directory(what: str) -> bool:
@@ -227,7 +277,7 @@ def read_prompts(prompts: str | None) -> PromptSet:
 
     if prompts is None:
         raise UsageError("no prompt set is named", hint="add --prompts prompts/support.yaml, or your own file")
-    return load_prompt_set(prompts, directory=Path.cwd())
+    return load_prompt_set(prompts, directory=working_directory())
 
 
 def deployment_of(
@@ -252,18 +302,24 @@ def deployment_of(
     runtime = declared_runtime(config.runtime)
     if runtime.digest is None:
         say_warning(UNDECLARED_WARNING)
-    record, _ = resolve_namespace(fingerprint.release, runtime=runtime, ledger=ledger, command=command)
+    record, is_new = resolve_namespace(fingerprint.release, runtime=runtime, ledger=ledger, command=command)
     production = config.production
+    salt = salt_of(production.salt if namespace is None else namespace, namespace=record.namespace)
+    if is_new and salt == record.namespace:
+        say_warning(
+            f"the namespace {record.namespace} is new to this ledger: if another ledger knows a later epoch, users "
+            "send that one, and this run is about another key space (name the team's ledger with --ledger)"
+        )
     return Deployment(
         release=fingerprint.release,
         namespace=record.namespace,
         runtime=runtime,
         production=production,
-        salt=salt_of(production.salt if namespace is None else namespace, namespace=record.namespace),
+        salt=salt,
         prompt_set=prompt_set,
     )
 
 
 def configuration() -> Config:
     """The configuration of the working directory."""
-    return load_config(Path.cwd())
+    return load_config(working_directory())

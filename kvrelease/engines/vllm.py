@@ -14,7 +14,7 @@ from kvrelease.engines.http import Transport
 from kvrelease.engines.metrics import Metrics, parse_metrics
 from kvrelease.engines.openai import OpenAIRoutes, labels_of
 from kvrelease.engines.process import process_behind
-from kvrelease.engines.replies import Reply, parse_object, refusal
+from kvrelease.engines.replies import Reply, looks_like_html, parse_object, refusal
 from kvrelease.engines.vllm_runtime import read_cache, read_runtime
 from kvrelease.errors import UnexpectedReply, UsageError
 
@@ -86,8 +86,8 @@ class VllmClient:
             return as_ids(_single_prompt(request.body.get("prompt"))) if request.route is Route.COMPLETIONS else None
         body["model"] = request.body.get("model") or await self._routes.model_name()
         reply = await self._transport.post("/tokenize", body)
-        if reply.status in (404, 405, 501):
-            return None
+        if reply.status in (401, 403, 404, 405, 501) or looks_like_html(reply.data, reply.headers):
+            return None  # gateways often let nothing but /v1 through; a wrong key is told by the generation itself
         if not reply.is_ok:
             raise refusal(reply, redactor=self._transport.redactor, body=body)
         ids = as_ids(parse_object(reply).get("tokens"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -257,11 +257,20 @@ class Ledger:
             return frozenset()
         return frozenset(row.prefix for row in rows)
 
-    def forget_process(self, *, replica: str, process: str) -> None:
-        """Drops what is known of one engine process: its cache was emptied, and that was proved."""
+    def forget(self, *, replica: str, process: str, key_spaces: Sequence[str | None] | None = None) -> None:
+        """Drops what is known of one engine process: its cache was emptied, or holds what others made.
+
+        Args:
+            replica: URL of the engine.
+            process: the engine process.
+            key_spaces: which of its key spaces; None for all.
+        """
         table = self._tables.computed
+        here = (table.c.replica == replica) & (table.c.process == process)
+        if key_spaces is not None:
+            here &= table.c.key_space.in_([space or UNSALTED for space in key_spaces])
         with self._transaction() as connection:
-            connection.execute(table.delete().where((table.c.replica == replica) & (table.c.process == process)))
+            connection.execute(table.delete().where(here))
 
     def add_computed_prefixes(self, origin: CacheOrigin, prefixes: Iterable[bytes]) -> None:
         """Remembers prefixes that this origin computed itself (no foreign hit below them)."""

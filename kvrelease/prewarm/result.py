@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import msgspec
 
 from kvrelease.artifacts import Artifact, Fault, ReleaseRef, Verdict
-from kvrelease.binding.observe import Leg
+from kvrelease.binding.hits import CLEAN_UP
+from kvrelease.binding.observe import Leg, Witness, total
 from kvrelease.prewarm.plan import Plan
 
 
@@ -124,16 +125,6 @@ def percentiles(seconds: Sequence[float]) -> Percentiles:
     return Percentiles(p50=at(0.50), p95=at(0.95))
 
 
-def total(values: Sequence[int | None]) -> int | None:
-    """The sum, or None when one of them is not known, or there is none."""
-    return None if not values or any(value is None for value in values) else sum(value or 0 for value in values)
-
-
-def known_total(values: Sequence[int | None]) -> int | None:
-    """The sum of what is known when it is more than zero: one proof is enough; else like `total`."""
-    return sum(value or 0 for value in values) or total(values)
-
-
 def rate(tokens: int | None, legs: Sequence[Leg]) -> float | None:
     """Tokens per cacheable token of some legs; None when either is not known or nothing is cacheable."""
     cacheable = total([leg.cacheable_tokens for leg in legs])
@@ -146,9 +137,9 @@ def judge(replicas: Sequence[ReplicaResult], *, min_hit_rate: float, interrupted
     if dirty:
         worst = dirty[0]
         return Verdict.FAIL, (
-            f"{worst.url}: {worst.foreign_tokens} cached tokens were there that this release did not compute; "
-            "prewarming does not repair a dirty cache. Bump the epoch (kvrelease namespace --new-epoch), or empty this "
-            "engine's cache with --allow-flush"
+            f"{worst.url}: {worst.foreign_tokens} cached tokens were there that, as far as this ledger knows, this "
+            f"release did not compute; prewarming does not repair a dirty cache. {CLEAN_UP}. If only this release's "
+            "own traffic, or a run with another ledger, can have made them, kvrelease verify tells"
         )
     if not replicas:
         return Verdict.INCONCLUSIVE, "no replica was prewarmed"
@@ -176,6 +167,11 @@ def _open_question(one: ReplicaResult) -> str | None:
         dropped = len(one.plan.dropped)
         why = f"{dropped} prompts do not fit the cache" if dropped else "all prompts are shorter than one block"
         return f"nothing of these prompts can be cached: {why}"
+    if one.foreign_tokens is None and one.witness != Witness.NOBODY:
+        return (
+            "hits are told, and cannot be attributed: the server does not tell token ids (does a gateway close its "
+            "/tokenize route?)"
+        )
     if one.foreign_tokens is None:
         return (
             "the server does not tell how many tokens came from its cache, neither in usage nor in /metrics; not known "

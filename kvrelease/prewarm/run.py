@@ -11,7 +11,7 @@ from kvrelease.artifacts import Fault, fault_of
 from kvrelease.binding.closing import close_run, until_interrupted
 from kvrelease.binding.control import nonce_request
 from kvrelease.binding.deployment import Deployment, Replica, prepare
-from kvrelease.binding.observe import Leg, Witness
+from kvrelease.binding.observe import Leg, Witness, known_total, total
 from kvrelease.engines.base import EngineClient, Request
 from kvrelease.errors import KvreleaseError, UsageError, one_of
 from kvrelease.ledger.store import Ledger
@@ -22,10 +22,8 @@ from kvrelease.prewarm.result import (
     PrewarmReport,
     ReplicaResult,
     judge,
-    known_total,
     percentiles,
     rate,
-    total,
 )
 from kvrelease.progress import Progress, ProgressEvent, silent
 
@@ -177,6 +175,7 @@ class _Warming:
         """Flush where allowed, send the plan, touch, prove; a fault of the engine ends it and is kept."""
         try:
             await self._run()
+            await self.replica.observer.require_same_process()
         except KvreleaseError as error:
             self._errors += 1
             self._fault = fault_of(error, where=self.replica.identity.url)
@@ -227,7 +226,7 @@ class _Warming:
         # Proof comes from what is sent next: after a flush that worked, no hit is foreign.
         self._was_asked_to_flush = True
         if identity.process is not None:
-            self._ledger.forget_process(replica=identity.url, process=identity.process)
+            self._ledger.forget(replica=identity.url, process=identity.process)
 
     async def _send_wave(self, wave: tuple[str, ...], *, into: list[Leg]) -> None:
         if self.replica.observer.usage_speaks:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import ClassVar
 
 import msgspec
 
-from kvrelease.artifacts import Artifact, ReleaseRef
+from kvrelease.artifacts import Artifact, ReleaseRef, Verdict
 from kvrelease.release.checkpoint import listed
 from kvrelease.release.fingerprint import Fingerprint, Mode
 from kvrelease.release.impact import config_affects_kv, tensor_impact
@@ -90,8 +89,6 @@ class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
         summary: one sentence for humans.
     """
 
-    SCHEMA: ClassVar[int] = 1
-
     old: ReleaseRef
     release: ReleaseRef
     changed: tuple[str, ...]
@@ -119,6 +116,23 @@ def diff_fingerprints(old: Fingerprint, new: Fingerprint) -> Diff:
         drift=(),
         summary=_summary(changed, tensors, config, kv),
     )
+
+
+def diff_verdict(found: Diff, *, part: str) -> Verdict:
+    """Whether a part of the release stayed: pass yes, fail no, inconclusive not known.
+
+    Args:
+        found: the diff.
+        part: `kv` (the old KV is valid), the name of a digest (it did not change), or `any` (none did).
+    """
+    if part == "kv":
+        return {
+            KvStatus.VALID: Verdict.PASS,
+            KvStatus.INVALID: Verdict.FAIL,
+            KvStatus.UNKNOWN: Verdict.INCONCLUSIVE,
+        }[found.kv.status]
+    has_changed = bool(found.changed) if part == "any" else part in found.changed
+    return Verdict.FAIL if has_changed else Verdict.PASS
 
 
 def _compare_tensors(old: Fingerprint, new: Fingerprint) -> TensorChanges:

@@ -6,7 +6,6 @@ import enum
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 import msgspec
 from blake3 import blake3
@@ -97,8 +96,6 @@ class Fingerprint(Artifact, frozen=True, kw_only=True, tag="kvrelease/fingerprin
         tensor_digests: tensor name (raw) → hex over dtype, shape and bytes.
         warnings: what an operator should know.
     """
-
-    SCHEMA: ClassVar[int] = 1
 
     release: ReleaseRef
     mode: Mode

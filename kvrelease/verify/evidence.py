@@ -113,6 +113,7 @@ class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
         binding: None when the engine has no salt.
         identity_pairs: in-process or golden twins of some reference legs.
         identity_source: `golden`, `release` (in process), or `none`.
+        identity_failure: why the release could not be run in process; None when it could, or was not to.
         identity_is_alike: the witness ran on the same kind and version of engine, so kernels hardly differ.
         old_pairs: twins from the old release's baseline.
         old_identity_pairs: twins from the old release, by the same kind of source as `identity_pairs`.
@@ -131,6 +132,7 @@ class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
     binding: BindingEvidence | None = None
     identity_pairs: tuple[ReferencePair, ...] = ()
     identity_source: str = "none"
+    identity_failure: str | None = None
     identity_is_alike: bool = False
     old_pairs: tuple[ReferencePair, ...] = ()
     old_identity_pairs: tuple[ReferencePair, ...] = ()

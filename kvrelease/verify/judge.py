@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from kvrelease.artifacts import Artifact, ReleaseRef, Verdict
 from kvrelease.engines.base import Observation
 from kvrelease.verify.checks import (
-    KERNEL_BOUND_NATS,
+    FOREIGN_BOUND_NATS,
     BindingResult,
     Check,
     CheckId,
@@ -24,10 +26,10 @@ from kvrelease.verify.checks import (
     check_replicas,
     check_residency,
     space_name,
+    stale_clean_distance,
 )
 from kvrelease.verify.claim import stale_interval
 from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict, judge_probes, widened
-from kvrelease.verify.distance import distance
 from kvrelease.verify.evidence import Cost, Evidence, Isolation, ReplicaEvidence
 from kvrelease.verify.exposure import ExposureResult, check_exposure, exposure_results
 from kvrelease.verify.noise import NoiseFloor, noise_floor
@@ -116,11 +118,17 @@ def judge(evidence: Evidence) -> VerifyReport:
     floor = max((one.floor for one in judged.values()), key=lambda one: one.max or 0.0, default=_NO_FLOOR)
     checks = [check for one in judged.values() for check in one.checks]
     decided = any(check.id is CheckId.FIRST_TOUCH and check.verdict is CheckVerdict.FAIL for check in checks)
-    power = check_power(evidence.power, floor=floor, limits=evidence.limits, first_touch_decided=decided)
+    power = check_power(
+        evidence.power,
+        floor=floor,
+        limits=evidence.limits,
+        first_touch_decided=decided,
+        foreign_tokens=_foreign_tokens(evidence),
+    )
     checks.append(power)
     if len(judged) > 1:
         verdicts = {url: _worst(one.checks) for url, one in judged.items()}
-        checks.append(check_replicas(verdicts, mixed=_mixed(evidence)))
+        checks.append(check_replicas(verdicts, mixed=_mixed(judged)))
     bindings = [binding_result(replica) for replica in evidence.replicas]
     verdict = _overall(checks, evidence)
     return VerifyReport(
@@ -158,13 +166,13 @@ _NO_BINDING = BindingResult(bound=None, proof="no replica was observed")
 def _judge_replica(replica: ReplicaEvidence, evidence: Evidence) -> _ReplicaJudgement:
     floor = noise_floor(replica.probes, nonces=replica.noise)
     if replica.isolation is Isolation.REFERENCE and _differs_in_kind(replica):
-        floor = widened(floor, to_threshold=KERNEL_BOUND_NATS)
+        floor = widened(floor, to_threshold=FOREIGN_BOUND_NATS)
     url = replica.identity.url
     old: dict[str, Observation] = {pair.probe: pair.witness for pair in replica.old_pairs}
     probes = judge_probes(replica.probes, floor=floor, replica=url, old=old)
     exposure = check_exposure(replica, floor=floor, namespace=evidence.namespace)
     checks = (
-        check_identity(replica),
+        check_identity(replica, floor=floor),
         check_first_touch(replica, limits=evidence.limits, key_space=evidence.production_salt),
         check_control(replica),
         check_binding(replica, namespace=evidence.namespace, production_salt=evidence.production_salt),
@@ -214,7 +222,19 @@ def _reason(verdict: Verdict, checks: list[Check], evidence: Evidence) -> str:
             return (
                 f"with confidence {limits.confidence:.0%}, fewer than {limits.stale_below:.0%} of requests meet a "
                 f"stale prefix in the {space_name(evidence.production_salt)} key space"
-            )
+            ) + _reservations(checks, evidence)
+
+
+def _reservations(checks: list[Check], evidence: Evidence) -> str:
+    """What a pass leaves open, for the line that people read."""
+    unproved = [str(check.id) for check in checks if check.verdict is CheckVerdict.NOTE and check.id in _PROVABLE]
+    foreign = _foreign_tokens(evidence)
+    parts = [f"{foreign} hit tokens are of unknown origin"] if foreign else []
+    parts += [f"{name} unproven" for name in dict.fromkeys(unproved)]
+    return f" ({'; '.join(parts)})" if parts else ""
+
+
+_PROVABLE = (CheckId.IDENTITY, CheckId.POWER)
 
 
 def _stale_share(probes: tuple[ProbeJudgement, ...], evidence: Evidence) -> StaleShare:
@@ -225,19 +245,25 @@ def _stale_share(probes: tuple[ProbeJudgement, ...], evidence: Evidence) -> Stal
 
 
 def _power_result(evidence: Evidence, check: Check) -> PowerResult:
-    found = [distance(pair.stale, pair.clean).nats for pair in evidence.power]
-    known = sorted(nats for nats in found if nats is not None)
-    if not known:
+    median = stale_clean_distance(evidence.power)
+    if median is None:
         return PowerResult(stale_clean_distance=None, status="unknown")
     status = "sufficient" if check.verdict is CheckVerdict.PASS else "below-floor"
-    return PowerResult(stale_clean_distance=known[len(known) // 2], status=status)
+    return PowerResult(stale_clean_distance=median, status=status)
 
 
-def _mixed(evidence: Evidence) -> tuple[str, ...]:
-    """URLs of replicas whose clean answers tell other weights than the first replica that passed `identity`."""
-    verdicts = {replica.identity.url: check_identity(replica).verdict for replica in evidence.replicas}
-    return (
-        tuple(url for url, verdict in verdicts.items() if verdict is CheckVerdict.FAIL)
-        if (CheckVerdict.PASS in verdicts.values())
-        else ()
+def _foreign_tokens(evidence: Evidence) -> int:
+    """Cached tokens of all production legs that nothing explains, as far as it can be told."""
+    return sum(
+        leg.foreign_tokens or 0 for replica in evidence.replicas for probe in replica.probes for leg in probe.production
     )
+
+
+def _mixed(judged: Mapping[str, _ReplicaJudgement]) -> tuple[str, ...]:
+    """URLs of replicas that run other weights, where at least one is proved to run the release."""
+    verdicts = {
+        url: check.verdict for url, one in judged.items() for check in one.checks if check.id is CheckId.IDENTITY
+    }
+    if CheckVerdict.PASS not in verdicts.values():
+        return ()
+    return tuple(url for url, verdict in verdicts.items() if verdict is CheckVerdict.FAIL)

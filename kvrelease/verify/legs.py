@@ -109,6 +109,7 @@ class Collector:
             for prompt_id in self._one_per_prefix():
                 self._residency.append(await self._ask_as_production(prompt_id))
             await self._repeat_suspects()
+        await self.replica.observer.require_same_process()
 
     def evidence(self) -> ReplicaEvidence:
         """What has been observed so far."""

@@ -10,7 +10,7 @@ import msgspec
 from kvrelease.artifacts import Artifact, Fault, ReleaseRef, fault_of
 from kvrelease.binding.closing import close_run, until_interrupted
 from kvrelease.binding.deployment import Deployment, Replica, prepare
-from kvrelease.binding.observe import Leg
+from kvrelease.binding.observe import Leg, known_total
 from kvrelease.engines.base import EngineClient, Request
 from kvrelease.errors import KvreleaseError
 from kvrelease.ledger.store import Ledger
@@ -110,6 +110,7 @@ async def record(
                         stage="recording", done=len(observations), total=len(deployment.prompt_set), unit="requests"
                     )
                 )
+            await replica.observer.require_same_process()
         except KvreleaseError as error:
             if not observations:
                 raise
@@ -136,7 +137,7 @@ async def record(
             labels=identity.labels,
         ),
         observations=tuple(observations),
-        foreign_tokens=None if any(tokens is None for tokens in foreign) else sum(tokens or 0 for tokens in foreign),
+        foreign_tokens=known_total(foreign),
         interrupted=interruption.happened,
         faults=((fault,) if fault else ()) + closing,
     )

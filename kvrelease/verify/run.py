@@ -8,14 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from kvrelease.artifacts import Fault, fault_of
-from kvrelease.binding.closing import close_run, until_interrupted
+from kvrelease.binding.closing import Doubt, close_run, until_interrupted
 from kvrelease.binding.deployment import Deployment, Replica, prepare
-from kvrelease.binding.observe import Leg
 from kvrelease.engines.base import EngineClient, EngineIdentity, Observation
 from kvrelease.engines.local import LocalEngine, stale_and_clean
 from kvrelease.errors import InputError, KvreleaseError, PromptSetError, UnsupportedRelease
 from kvrelease.ledger.records import CacheOrigin
-from kvrelease.ledger.store import IN_MEMORY, Ledger
+from kvrelease.ledger.store import Ledger
 from kvrelease.progress import Progress, ProgressEvent, silent
 from kvrelease.verify.checks import CheckId, CheckVerdict
 from kvrelease.verify.claim import probes_needed
@@ -135,7 +134,7 @@ async def observe(
         try:
             await in_process.run()
         except KvreleaseError as error:
-            faults.append(fault_of(error, where=f"{deployment.release.source} in process"))
+            in_process.failure = error.message
     evidence_of = [_with_twins(collector.evidence(), twins=twins, in_process=in_process) for collector in collectors]
     return Observed(
         evidence=Evidence(
@@ -148,7 +147,7 @@ async def observe(
             limits=limits,
             replicas=tuple(evidence_of),
             power=tuple(in_process.power),
-            cost=_cost(evidence_of, seconds=time.monotonic() - started),
+            cost=_cost([*replicas, *((reference,) if reference else ())], seconds=time.monotonic() - started),
             interrupted=interruption.happened or bool(faults),
         ),
         replicas=tuple(replicas),
@@ -160,9 +159,15 @@ async def observe(
 def conclude(observed: Observed, *, deployment: Deployment, ledger: Ledger) -> tuple[VerifyReport, tuple[Fault, ...]]:
     """The judgement on a run, written to the ledger; and all that went wrong on the way."""
     report = judge(observed.evidence)
-    impostors = {
-        check.replica for check in report.checks if check.id is CheckId.IDENTITY and check.verdict is CheckVerdict.FAIL
-    }
+    failed = {(check.replica, check.id) for check in report.checks if check.verdict is CheckVerdict.FAIL}
+
+    def doubt_of(replica: Replica) -> Doubt:
+        url = replica.identity.url
+        if (url, CheckId.IDENTITY) in failed:
+            return Doubt.PROCESS
+        is_dirty = (url, CheckId.FIRST_TOUCH) in failed or (url, CheckId.CONSISTENCY) in failed
+        return Doubt.KEY_SPACE if is_dirty else Doubt.NONE
+
     closing = close_run(
         observed.replicas,
         deployment=deployment,
@@ -170,22 +175,28 @@ def conclude(observed: Observed, *, deployment: Deployment, ledger: Ledger) -> t
         command="verify",
         verdict=report.verdict,
         reason=report.reason,
-        ran_the_release=lambda replica: replica.identity.url not in impostors,
+        doubt_of=doubt_of,
     )
     return report, observed.faults + closing
 
 
 class _Amnesia:
-    """A ledger that recalls nothing: where nobody was to have sent a request yet, no earlier run explains a hit."""
+    """A memory that recalls nothing: where nobody was to have sent a request yet, no earlier run explains a hit.
 
-    def __init__(self, ledger: Ledger) -> None:
+    Args:
+        ledger: what is learnt goes there all the same; None to keep nothing (a reference engine's cache is no concern
+            of the ledger's).
+    """
+
+    def __init__(self, ledger: Ledger | None) -> None:
         self._ledger = ledger
 
     def computed_prefixes(self, origin: CacheOrigin) -> frozenset[bytes]:  # noqa: ARG002 - the protocol's signature
         return frozenset()
 
     def add_computed_prefixes(self, origin: CacheOrigin, prefixes: frozenset[bytes]) -> None:
-        self._ledger.add_computed_prefixes(origin, prefixes)
+        if self._ledger is not None:
+            self._ledger.add_computed_prefixes(origin, prefixes)
 
 
 def _require_same(record: Record | None, *, option: str, deployment: Deployment, same_release: bool) -> None:
@@ -208,23 +219,25 @@ def _require_same(record: Record | None, *, option: str, deployment: Deployment,
             "before it",
             hint="name the record of the old release, or use this one as --golden",
         )
-    if same_release and record.foreign_tokens:
+    if same_release and (record.foreign_tokens != 0 or record.interrupted):
+        found = f"{record.foreign_tokens} of its cached tokens were not computed by that release"
+        if record.foreign_tokens is None:
+            found = "it is not known whether that release computed its cached tokens"
+        elif record.interrupted:
+            found = "it was cut short"
         raise InputError(
-            f"{option}: {record.foreign_tokens} of its cached tokens were not computed by that release, so it proves "
-            "nothing",
-            hint="record it again from a clean, trusted process",
+            f"{option}: {found}, so it proves nothing", hint="record it again from a clean, trusted process"
         )
 
 
 async def _reference(engine: EngineClient | None, *, deployment: Deployment) -> Replica | None:
-    """The second engine, prepared; its cache is no concern of the ledger's."""
+    """The second engine, prepared."""
     if engine is None:
         return None
-    forgetful = Ledger(IN_MEMORY)
     undeclared = msgspec.structs.replace(
         deployment, runtime=msgspec.structs.replace(deployment.runtime, digest=None, fields={})
     )
-    return await prepare(engine, deployment=undeclared, memory=forgetful, max_tokens=MAX_TOKENS)
+    return await prepare(engine, deployment=undeclared, memory=_Amnesia(None), max_tokens=MAX_TOKENS)
 
 
 def _other_spaces(replica: Replica, *, ledger: Ledger) -> tuple[str | None, ...]:
@@ -248,6 +261,7 @@ class _InProcess:
         self.answers: dict[str, Observation] = {}
         self.old_answers: dict[str, Observation] = {}
         self.power: list[PowerPair] = []
+        self.failure: str | None = None
 
     async def run(self) -> None:
         release, old = self._twins.release, self._twins.old_release
@@ -278,6 +292,7 @@ def _with_twins(replica: ReplicaEvidence, *, twins: Twins, in_process: _InProces
         replica,
         identity_pairs=pairs,
         identity_source=source if pairs else "none",
+        identity_failure=in_process.failure,
         identity_is_alike=twins.golden is not None and _is_alike(twins.golden, replica.identity),
         old_pairs=old,
         old_identity_pairs=like,
@@ -301,23 +316,11 @@ def _pairs(observations: Mapping[str, Observation], ids: set[str]) -> tuple[Refe
     )
 
 
-def _cost(replicas: Iterable[ReplicaEvidence], *, seconds: float) -> Cost:
-    legs = [leg for replica in replicas for leg in _legs(replica)]
+def _cost(replicas: Iterable[Replica], *, seconds: float) -> Cost:
+    spent = [replica.observer.spent for replica in replicas]
     return Cost(
-        requests=len(legs),
-        retries=sum(leg.observation.retries for leg in legs),
-        tokens=sum(leg.prompt_tokens or 0 for leg in legs),
+        requests=sum(one.requests for one in spent),
+        retries=sum(one.retries for one in spent),
+        tokens=sum(one.prompt_tokens for one in spent),
         seconds=round(seconds, 1),
     )
-
-
-def _legs(replica: ReplicaEvidence) -> list[Leg]:
-    legs = [leg for probe in replica.probes for leg in (*probe.production, *probe.clean)]
-    legs += [probe.cold for probe in replica.probes if probe.cold is not None]
-    legs += [one.leg for one in replica.exposure]
-    legs += replica.residency
-    if replica.control is not None:
-        legs += replica.control.legs
-    if replica.binding is not None:
-        legs += [replica.binding.inside, replica.binding.as_production, replica.binding.fresh_salt]
-    return legs

@@ -104,10 +104,10 @@ def test_sigterm_stops_a_background_job_whose_shell_ignores_ctrl_c(releases: Rel
 
 
 def test_a_reader_that_went_away_changes_no_verdict(releases: Releases) -> None:
-    """`kvrelease diff … --fail-on invalid | head -0`: 1, as without the pipe."""
+    """`kvrelease diff … --fail-on kv | head -0`: 1, as without the pipe."""
     reader, writer = os.pipe()
     os.close(reader)
-    result = finish("diff", releases.old, releases.new, "--fail-on", "invalid", stdout=writer)
+    result = finish("diff", releases.old, releases.new, "--fail-on", "kv", stdout=writer)
     os.close(writer)
     assert (result.code, result.err) == (1, "")
 
@@ -140,7 +140,7 @@ def test_a_full_disk_behind_stdout_is_an_input_error(releases: Releases) -> None
 
 def test_a_full_disk_behind_stdout_does_not_hide_a_failed_gate(releases: Releases) -> None:
     with Path("/dev/full").open("w") as full:
-        result = finish("diff", releases.old, releases.new, "--fail-on", "invalid", stdout=full)
+        result = finish("diff", releases.old, releases.new, "--fail-on", "kv", stdout=full)
     assert result.code == 1
 
 

@@ -73,7 +73,7 @@ def test_an_emptied_process_is_forgotten_in_every_key_space_and_others_are_not()
     with Ledger(IN_MEMORY) as ledger:
         for origin in (ORIGIN, salted, elsewhere):
             ledger.add_computed_prefixes(origin, PREFIXES)
-        ledger.forget_process(replica=REPLICA, process="pid 7")
+        ledger.forget(replica=REPLICA, process="pid 7")
         assert [bool(ledger.computed_prefixes(origin)) for origin in (ORIGIN, salted, elsewhere)] == [
             False,
             False,

@@ -22,7 +22,7 @@ import httpx
 ENGINES_SCRIPT = Path(__file__).parents[2] / "scripts" / "engines.py"
 PR_SET_PDEATHSIG = 1  # Source: prctl(2)
 VLLM_START_S = 300.0  # 30 s on an idle 2-core machine; three at once beside a test run have taken 120 s
-LLAMACPP_START_S = 60.0  # half a second is usual
+LLAMACPP_START_S = 180.0  # half a second is usual
 STOP_GRACE_S = 15.0
 POLL_S = 0.2
 TAIL_CHARACTERS = 3000

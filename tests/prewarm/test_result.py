@@ -6,16 +6,15 @@ import msgspec
 import pytest
 
 from kvrelease.artifacts import Fault, Verdict
+from kvrelease.binding.observe import known_total, total
 from kvrelease.prewarm.plan import Plan
 from kvrelease.prewarm.result import (
     ControlResult,
     Percentiles,
     ReplicaResult,
     judge,
-    known_total,
     percentiles,
     rate,
-    total,
 )
 from tests.verify.builders import leg
 
@@ -77,7 +76,8 @@ def test_a_foreign_hit_fails_even_when_the_run_was_cut_short_or_a_replica_broke(
 @pytest.mark.parametrize(
     ("broken", "words"),
     [
-        (changed(foreign_tokens=None), "not known is not zero"),
+        (changed(foreign_tokens=None, witness="nobody"), "not known is not zero"),
+        (changed(foreign_tokens=None), "does not tell token ids"),
         (changed(fault=Fault(where="x", exit_code=5, message="the engine died")), "the engine died"),
         (changed(control=None), "nobody witnessed"),
         (changed(control=ControlResult(hits=None, cached_tokens=None, prompt_tokens=64)), "nobody witnessed"),

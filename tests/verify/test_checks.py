@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from kvrelease.engines.base import EngineKind, GeneratedToken, Observation
 from kvrelease.verify.checks import (
+    Check,
     CheckVerdict,
     binding_result,
     check_binding,
@@ -67,43 +68,67 @@ def identified(**fields: object) -> ReplicaEvidence:
     return replace(replica(), identity_source="release", **fields)
 
 
+def asked(**fields: object) -> Check:
+    return check_identity(identified(**fields), floor=QUIET)
+
+
+# `pairs(x)` lie at a distance of x / 2 nats.
+
+
 def test_identity_passes_within_the_bound_between_kernels() -> None:
-    assert check_identity(identified(identity_pairs=pairs(0.4))).verdict is PASS
+    assert asked(identity_pairs=pairs(0.2)).verdict is PASS
+
+
+def test_weights_loaded_in_part_are_not_proved_to_be_the_release() -> None:
+    # 0.21 nats: vLLM after a reload in place that left the tied output layer at the old weights (docs/engines.md).
+    found = asked(identity_pairs=pairs(0.42), old_identity_pairs=pairs(2.8))
+    assert found.verdict is INCONCLUSIVE
+    assert "loaded in part" in found.detail
+
+
+def test_a_golden_record_of_the_same_engine_is_held_to_a_closer_bound() -> None:
+    assert asked(identity_pairs=pairs(0.2), identity_is_alike=True).verdict is INCONCLUSIVE
+    assert asked(identity_pairs=pairs(0.1), identity_is_alike=True).verdict is PASS
 
 
 def test_identity_fails_beyond_it() -> None:
-    found = check_identity(identified(identity_pairs=pairs(1.0)))
+    found = asked(identity_pairs=pairs(1.0))
     assert found.verdict is FAIL
     assert "other weights" in found.detail
 
 
 def test_identity_fails_when_the_old_weights_are_much_closer() -> None:
-    found = check_identity(identified(identity_pairs=pairs(0.4), old_identity_pairs=pairs(0.1)))
+    found = asked(identity_pairs=pairs(0.2), old_identity_pairs=pairs(0.05))
     assert found.verdict is FAIL
     assert "old weights" in found.detail
 
 
 def test_releases_that_differ_by_less_than_kernels_leave_identity_unproven() -> None:
-    found = check_identity(identified(identity_pairs=pairs(0.4), old_identity_pairs=pairs(0.3)))
+    found = asked(identity_pairs=pairs(0.2), old_identity_pairs=pairs(0.15))
     assert found.verdict is NOTE
-    assert "unproven" in found.detail
+    assert "Unproven" in found.detail
 
 
 def test_a_baseline_from_another_source_alone_does_not_fail_identity() -> None:
     # The engine against its own earlier record is at no distance of kernels, against the release in process it is.
-    found = check_identity(identified(identity_pairs=pairs(0.4), old_pairs=pairs(0.1)))
-    assert found.verdict is INCONCLUSIVE
-    assert check_identity(identified(identity_pairs=pairs(0.1), old_pairs=pairs(0.4))).verdict is PASS
+    assert asked(identity_pairs=pairs(0.2), old_pairs=pairs(0.05)).verdict is INCONCLUSIVE
+    assert asked(identity_pairs=pairs(0.1), old_pairs=pairs(0.4)).verdict is PASS
+
+
+def test_a_release_that_does_not_run_in_process_is_unproven_and_says_why() -> None:
+    found = asked(identity_failure="no such rope type")
+    assert found.verdict is NOTE
+    assert "no such rope type" in found.detail
 
 
 def test_identity_without_witnesses_is_unproven_and_labels_never_decide() -> None:
     labelled = replace(replica(), identity=replace(identity(), labels={"root": "/models/old"}))
-    found = check_identity(labelled)
+    found = check_identity(labelled, floor=QUIET)
     assert found.verdict is NOTE
     assert "root=/models/old" in found.detail
     silent = identified(identity_pairs=(ReferencePair(probe="p0", witness=observation(logprobs=False)),))
-    assert check_identity(silent).verdict is NOTE
-    assert "can be compared" in check_identity(silent).detail
+    assert check_identity(silent, floor=QUIET).verdict is NOTE
+    assert "can be compared" in check_identity(silent, floor=QUIET).detail
 
 
 # --- first touch ----------------------------------------------------------------------------------------------------
@@ -286,11 +311,13 @@ def test_too_few_clean_probes_are_inconclusive_and_say_what_they_prove() -> None
 # --- power ----------------------------------------------------------------------------------------------------------
 
 
-def power(*stale_by: float, largest_noise: float = 0.0, required: bool = False, decided: bool = False) -> CheckVerdict:
+def power(
+    *stale_by: float, largest_noise: float = 0.0, required: bool = False, decided: bool = False, foreign: int = 0
+) -> CheckVerdict:
     found = tuple(PowerPair(probe=f"p{n}", stale=observation(by), clean=observation()) for n, by in enumerate(stale_by))
     floor = NoiseFloor(pairs=4, p50=0.0, max=largest_noise, quantum=0.01)
     limits = Limits(stale_below=0.25, requires_power=required)
-    return check_power(found, floor=floor, limits=limits, first_touch_decided=decided).verdict
+    return check_power(found, floor=floor, limits=limits, first_touch_decided=decided, foreign_tokens=foreign).verdict
 
 
 def test_power_passes_above_the_threshold_and_is_inconclusive_below_it() -> None:
@@ -309,6 +336,12 @@ def test_unknown_power_permits_no_pass_where_the_noise_could_hide_anything() -> 
     assert power(largest_noise=0.09) is INCONCLUSIVE
 
 
+def test_unknown_power_permits_no_pass_over_hits_of_unknown_origin_unless_the_engine_is_quiet() -> None:
+    assert power(largest_noise=0.006, foreign=640) is NOTE
+    assert power(largest_noise=0.008, foreign=640) is INCONCLUSIVE
+    assert power(0.2, largest_noise=0.008, foreign=640) is PASS
+
+
 # --- degenerate -----------------------------------------------------------------------------------------------------
 
 
@@ -319,6 +352,7 @@ def alive(seen: Observation) -> CheckVerdict:
 def test_a_living_answer_passes() -> None:
     assert alive(observation()) is PASS
     assert alive(observation(texts=("a", "a", "a"))) is PASS
+    assert alive(replace(observation(texts=()), finish_reason="length")) is PASS
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,10 @@ def test_the_same_release_twice_has_no_power_and_no_stale_probe(releases: dict[s
 
 def test_a_release_that_cannot_answer_in_process_costs_no_evidence(releases: dict[str, Path]) -> None:
     found = observed(releases, release="short", old_release=None)
-    assert len(found.faults) == 1
-    assert "in process" in found.faults[0].where
-    assert len(found.evidence.replicas[0].probes) == 6
-    assert judge(found.evidence).verdict is Verdict.INCONCLUSIVE
+    assert found.faults == ()
+    (replica,) = found.evidence.replicas
+    assert len(replica.probes) == 6
+    assert replica.identity_failure is not None
+    (identity,) = [check for check in judge(found.evidence).checks if check.id is CheckId.IDENTITY]
+    assert identity.verdict is CheckVerdict.NOTE
+    assert "did not run in process" in identity.detail

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -330,9 +330,9 @@ def test_a_golden_record_proves_identity_and_a_baseline_names_the_old_weights() 
 
 
 def test_what_other_weights_computed_is_not_remembered_as_the_releases(ledger: Ledger) -> None:
-    with ScriptedEngine(release="new") as staging:
+    with ScriptedEngine(release="new", strength_nats=1.0) as staging:
         golden = recorded(staging, deployed=UNSALTED)
-    with ScriptedEngine(release="old") as engine:
+    with ScriptedEngine(release="old", strength_nats=1.0) as engine:
         report = verified(engine, deployed=UNSALTED, limits=LIMITS, twins=Twins(golden=golden), ledger=ledger)
         assert check(report, CheckId.IDENTITY).verdict is CheckVerdict.FAIL
         engine.reload("new")
@@ -434,10 +434,10 @@ def test_dead_answers_fail() -> None:
         report = verified(engine, deployed=UNSALTED, limits=LIMITS)
         assert check(report, CheckId.DEGENERATE).verdict is CheckVerdict.FAIL
     with ScriptedEngine(release="new") as engine:
-        engine.break_with(Break.THINKING)
-        assert check(verified(engine, deployed=UNSALTED, limits=LIMITS), CheckId.DEGENERATE).verdict is (
-            CheckVerdict.FAIL
-        )
+        engine.break_with(Break.THINKING)  # the budget went into hidden reasoning: alive, and nothing to compare
+        report = verified(engine, deployed=UNSALTED, limits=LIMITS)
+        assert check(report, CheckId.DEGENERATE).verdict is CheckVerdict.PASS
+        assert report.verdict is Verdict.INCONCLUSIVE
 
 
 def test_a_server_that_gives_no_log_probabilities_cannot_pass() -> None:
@@ -451,3 +451,59 @@ def test_the_ledger_keeps_what_verify_computed(ledger: Ledger) -> None:
         verified(engine, deployed=SALTED, ledger=ledger, limits=LIMITS)
         assert warmed(engine, deployed=SALTED, ledger=ledger).verdict is Verdict.PASS
     assert namespace_of("new") == SALTED.namespace
+
+
+def test_the_cost_is_what_the_engine_was_really_asked() -> None:
+    with ScriptedEngine(release="new") as engine:
+        report = verified(engine, deployed=UNSALTED, limits=LIMITS)
+        assert report.cost.requests == len(engine.generations())
+        assert report.cost.retries == 0
+
+
+def test_a_body_is_tokenised_once_whatever_its_key_space() -> None:
+    with ScriptedEngine(release="new") as engine:
+        verified(engine, deployed=UNSALTED, limits=LIMITS)
+        asked = [str(seen.body.get("messages")) for seen in engine.requests if seen.path == "/tokenize"]
+        assert len(asked) == len(set(asked))
+
+
+def test_a_golden_record_of_unknown_origin_is_refused() -> None:
+    with ScriptedEngine(release="new") as engine:
+        golden = recorded(engine, deployed=UNSALTED)
+        for broken in (
+            msgspec.structs.replace(golden, foreign_tokens=None),
+            msgspec.structs.replace(golden, interrupted=True),
+        ):
+            with pytest.raises(InputError, match="proves nothing"):
+                verified(engine, deployed=UNSALTED, limits=LIMITS, twins=Twins(golden=broken))
+
+
+class Restarting(ScriptedEngine):
+    """Is restarted, with an empty cache, after so many generations."""
+
+    def __init__(self, *, after: int) -> None:
+        super().__init__(release="new")
+        self.after = after
+
+    def generate(self, prompt: Sequence[int], body: dict[str, Any]) -> Generation:
+        made = super().generate(prompt, body)
+        self.after -= 1
+        if self.after == 0:
+            self.restart()
+        return made
+
+
+def test_an_engine_that_was_restarted_meanwhile_passes_nothing() -> None:
+    with Restarting(after=20) as engine:
+        found = observed(engine, deployed=UNSALTED, limits=LIMITS)
+    assert [fault.exit_code for fault in found.faults] == [5]
+    assert "changed during the run" in found.faults[0].message
+    assert judge(found.evidence).verdict is not Verdict.PASS
+
+
+def test_a_dirty_key_space_does_not_cost_the_clean_one_its_memory(ledger: Ledger) -> None:
+    with reloaded() as engine:
+        make_stale(engine)
+        assert verified(engine, deployed=UNSALTED, limits=LIMITS, ledger=ledger).verdict is Verdict.FAIL
+        assert warmed(engine, deployed=SALTED, ledger=ledger).verdict is Verdict.PASS
+        assert warmed(engine, deployed=UNSALTED, ledger=ledger).verdict is Verdict.FAIL

@@ -8,15 +8,18 @@ import typer
 
 from kvrelease.cli import console, session
 from kvrelease.cli.options import FormatOption, JobsOption, OutputOption
+from kvrelease.cli.outcome import exit_code
 from kvrelease.cli.output import choose_format, deliver
 from kvrelease.errors import ExitCode
 
 
 class FailOn(enum.StrEnum):
-    """What makes `diff` end 1."""
+    """What makes `diff` end 1, and 3 when it is not known."""
 
-    INVALID = "invalid"
-    CHANGED = "changed"
+    KV = "kv"
+    WEIGHTS = "weights"
+    TOKENIZER = "tokenizer"
+    ANY = "any"
 
 
 def diff(
@@ -28,7 +31,7 @@ def diff(
         typer.Option(
             "--fail-on",
             envvar="KVRELEASE_FAIL_ON",
-            help="End 1 when the old KV is invalid (or: anything changed), 3 when it is not known. Default: end 0.",
+            help="End 1 when the old KV is invalid (kv), or that part changed; 3 when it is not known. Default: end 0.",
         ),
     ] = None,
     jobs: JobsOption = None,
@@ -37,9 +40,9 @@ def diff(
 ) -> ExitCode:
     """Say what changed between two releases, and whether the old KV cache is still valid.
 
-    Example: kvrelease diff ./models/v1.2 ./models/v1.3 --fail-on invalid
+    Example: kvrelease diff ./models/v1.2 ./models/v1.3 --fail-on kv
     """
-    from kvrelease.release.diff import KvStatus, diff_fingerprints
+    from kvrelease.release.diff import diff_fingerprints, diff_verdict
     from kvrelease.report.diff import diff_document
 
     choose_format(form, output)
@@ -50,9 +53,5 @@ def diff(
         for warning in found.warnings:
             console.say_warning(f"{side}: {warning}")
     result = diff_fingerprints(before, after)
-    code = ExitCode.OK
-    if fail_on is FailOn.CHANGED and result.changed:
-        code = ExitCode.FAILED
-    elif fail_on is not None and result.kv.status is not KvStatus.VALID:
-        code = ExitCode.FAILED if result.kv.status is KvStatus.INVALID else ExitCode.INCONCLUSIVE
+    code = ExitCode.OK if fail_on is None else exit_code(verdict=diff_verdict(result, part=str(fail_on)))
     return deliver(result, lambda: diff_document(result), wanted=form, output=output, code=code)

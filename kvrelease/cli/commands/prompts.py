@@ -1,7 +1,6 @@
 """`kvrelease prompts`."""
 
 # ruff: noqa: PLC0415 - heavy imports stay inside the command
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,10 +28,11 @@ def check(
 
     Example: kvrelease prompts check prompts/support.yaml
     """
+    from kvrelease.config import working_directory
     from kvrelease.report.prompts import prompts_document
     from kvrelease.workload.check import check_prompt_set
     from kvrelease.workload.loading import load_prompt_set
 
     choose_format(form, output)
-    report = check_prompt_set(load_prompt_set(file, directory=Path.cwd()))
+    report = check_prompt_set(load_prompt_set(file, directory=working_directory()))
     return deliver(report, lambda: prompts_document(report), wanted=form, output=output)

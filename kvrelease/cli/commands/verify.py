@@ -176,7 +176,6 @@ def verify(
                     transport,
                     release=release,
                     old_release=old_release,
-                    size_bytes=found.bytes,
                     reference=reference,
                     golden=records[0],
                     baseline=records[1],
