@@ -38,8 +38,8 @@ def production_request(
 
     Args:
         prompt: its body is sent whole.
-        production: body fields that users add, and the model name that they use.
-        model: the served model, where neither production nor the prompt names one.
+        production: body fields that users add.
+        model: the served model, where neither production's body nor the prompt names one.
         kind: of the engine, for sampling parameters of its own.
         salt: the key space, None for unsalted.
         max_tokens: tokens to generate.
@@ -62,8 +62,8 @@ def production_body(own: JsonObject, *, production: Production, model: str, kind
 
     Args:
         own: messages or prompt, and what else this request brings.
-        production: body fields that users add, and the model name that they use.
-        model: the served model, where production names none.
+        production: body fields that users add.
+        model: the served model, where neither production's body nor this request names one.
         kind: of the engine.
 
     Raises:

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from kvrelease.cli.output import Format
-from kvrelease.config import DEFAULT_CONCURRENCY, DEFAULT_STALE_BELOW, DEFAULT_TIMEOUT_S
 from kvrelease.engines.base import EngineKind
 
 _OUTPUT = "Output"
@@ -201,7 +200,3 @@ JobsOption = Annotated[
         rich_help_panel=_HASHING,
     ),
 ]
-
-TIMEOUT_S = DEFAULT_TIMEOUT_S
-CONCURRENCY = DEFAULT_CONCURRENCY
-STALE_BELOW = DEFAULT_STALE_BELOW

@@ -133,7 +133,6 @@ def read_release(what: str | None, *, option: str, jobs: int | None, progress: P
 @asynccontextmanager
 async def engines_of(transport: Transport, *, release: str | None) -> AsyncIterator[tuple[EngineClient, ...]]:
     """The replicas, open; closed on the way out."""
-    from kvrelease.engines.detect import open_engine  # noqa: PLC0415 - late
     from kvrelease.engines.local import open_local  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
@@ -144,21 +143,26 @@ async def engines_of(transport: Transport, *, release: str | None) -> AsyncItera
             engines.append(await open_local(Path(release)))
             stack.push_async_callback(engines[-1].aclose)
         else:
-            key = api_key(transport.key_variable)
             for url in transport.urls:
-                engine = await open_engine(
-                    url,
-                    kind=transport.kind,
-                    model=transport.model,
-                    headers=transport.headers,
-                    api_key=key,
-                    timeout_s=transport.timeout_s,
-                )
+                engine = await _open(url, kind=transport.kind, transport=transport)
                 stack.push_async_callback(engine.aclose)
                 engines.append(engine)
         for engine in engines:
             await _require_one_process(engine, transport=transport)
         yield tuple(engines)
+
+
+async def _open(url: str, *, kind: EngineKind | None, transport: Transport) -> EngineClient:
+    from kvrelease.engines.detect import open_engine  # noqa: PLC0415 - late
+
+    return await open_engine(
+        url,
+        kind=kind,
+        model=transport.model,
+        headers=transport.headers,
+        api_key=api_key(transport.key_variable),
+        timeout_s=transport.timeout_s,
+    )
 
 
 async def _require_one_process(engine: EngineClient, *, transport: Transport) -> None:
@@ -170,20 +174,11 @@ async def _require_one_process(engine: EngineClient, *, transport: Transport) ->
     Raises:
         UsageError: they do not.
     """
-    from kvrelease.engines.detect import open_engine  # noqa: PLC0415 - late
-
     if engine.kind is EngineKind.LOCAL:
         return
     first = (await engine.identify()).process
     for _ in range(FURTHER_CONNECTIONS):
-        other = await open_engine(
-            engine.url,
-            kind=engine.kind,
-            model=transport.model,
-            headers=transport.headers,
-            api_key=api_key(transport.key_variable),
-            timeout_s=transport.timeout_s,
-        )
+        other = await _open(engine.url, kind=engine.kind, transport=transport)
         try:
             now = (await other.identify()).process
         finally:

@@ -7,8 +7,6 @@ use. It is never counted as a pass of something that was asked for.
 from __future__ import annotations
 
 import enum
-import statistics
-from collections.abc import Iterable
 
 import msgspec
 
@@ -17,36 +15,11 @@ from kvrelease.binding.observe import Witness
 from kvrelease.engines.base import Observation
 from kvrelease.verify.claim import probes_needed, provable_share
 from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict, threshold_nats
-from kvrelease.verify.distance import distance
-from kvrelease.verify.evidence import Isolation, Limits, PowerPair, ReferencePair, ReplicaEvidence
+from kvrelease.verify.evidence import Isolation, Limits, ReplicaEvidence
 from kvrelease.verify.noise import NoiseFloor
-
-# Median distance between an engine's clean answers and the same release elsewhere (in process, a golden record). Up to
-# the first bound it is the release; above the second it is not; in between nothing is proved. docs/statistics.md,
-# "identity": bfloat16 against float32 kernels 0.09, an output layer left at the old weights 0.21, old weights 0.78.
-KERNEL_BOUND_NATS = 0.15
-FOREIGN_BOUND_NATS = 0.35
-
-# The first bound, where the golden record comes from the same kind and version of engine: the largest distance seen
-# between clean runs of one engine under load.
-ALIKE_BOUND_NATS = 0.06
-
-# How much closer to the old release an answer must lie to say that the old weights run: releases may differ by less
-# than kernels do, and then either can be the closer one by chance.
-MUCH_CLOSER = 2
 
 # Fewer generated tokens than this, all the same, are an answer; so many are a broken model.
 REPEATED_TOKENS = 4
-
-
-# With an unknown power, a run whose threshold lies higher proves nothing: 36 steps of fine-tuning move a stale answer
-# by 0.27 nats, twelve by 0.11 (docs/statistics.md); three times the noise of eight concurrent requests to vLLM is 0.17,
-# of a miss against a hit of llama.cpp (Q4_1) 0.15.
-MAX_BLIND_THRESHOLD_NATS = 0.25
-
-# The same, where production legs hit entries of unknown origin: then only a threshold below the staleness that a single
-# step of fine-tuning makes (median 0.054 nats, docs/statistics.md) lets "no difference" mean "not stale".
-MAX_FOREIGN_THRESHOLD_NATS = 0.02
 
 
 class CheckVerdict(enum.StrEnum):
@@ -93,80 +66,6 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 def space_name(key_space: str | None) -> str:
     """How reports name a key space."""
     return "unsalted" if key_space is None else key_space
-
-
-def _median_distance(pairs: Iterable[ReferencePair], replica: ReplicaEvidence) -> float | None:
-    cold = {probe.id: probe.cold.observation for probe in replica.probes if probe.cold is not None}
-    found = [distance(cold[pair.probe], pair.witness).nats for pair in pairs if pair.probe in cold]
-    known = [nats for nats in found if nats is not None]
-    return statistics.median(known) if known else None
-
-
-_WITNESSES = {"golden": "the golden record", "release": "the release run in process"}
-
-
-def check_identity(replica: ReplicaEvidence, *, floor: NoiseFloor) -> Check:
-    """Is this the release we fingerprinted?"""
-    labels = ", ".join(f"{name}={value}" for name, value in sorted(replica.identity.labels.items())) or "none"
-    verdict, found = _identity(replica, floor=floor)
-    return Check(
-        id=CheckId.IDENTITY,
-        verdict=verdict,
-        detail=f"{found}; labels (hints only): {labels}",
-        replica=replica.identity.url,
-    )
-
-
-def _identity(replica: ReplicaEvidence, *, floor: NoiseFloor) -> tuple[CheckVerdict, str]:
-    to_new = _median_distance(replica.identity_pairs, replica)
-    if to_new is None:
-        return CheckVerdict.NOTE, _why_unproven(replica)
-    witness = _WITNESSES[replica.identity_source]
-    found = f"median distance of {len(replica.identity_pairs)} clean answers to {witness} {to_new:.3f} nats"
-    to_old = _median_distance(replica.old_identity_pairs, replica)
-    if to_old is not None and MUCH_CLOSER * to_old < to_new:
-        advice = "The engine runs the old weights: load the new release, then verify again"
-        return CheckVerdict.FAIL, f"{found}, to the old release's from the same source {to_old:.3f}. {advice}"
-    if to_new > FOREIGN_BOUND_NATS:
-        advice = "The engine runs other weights than the release: check what was loaded"
-        return CheckVerdict.FAIL, f"{found}, above any bound between kernels ({FOREIGN_BOUND_NATS} nats). {advice}"
-    bound, name = KERNEL_BOUND_NATS, "the bound between kernels"
-    if replica.identity_is_alike:
-        bound, name = max(ALIKE_BOUND_NATS, threshold_nats(floor)), "the bound between runs of one engine"
-    verdict, remark = _nuance(
-        to_new, bound=bound, to_old=to_old, to_baseline=_median_distance(replica.old_pairs, replica)
-    )
-    return verdict, f"{found}; {name} is {bound:.2f} nats{remark}"
-
-
-def _why_unproven(replica: ReplicaEvidence) -> str:
-    why = "no golden record and no release to run in process"
-    if replica.identity_pairs:
-        why = f"no clean answer can be compared with {_WITNESSES[replica.identity_source]}"
-    if replica.identity_failure:
-        why = f"the release did not run in process ({replica.identity_failure})"
-    to_baseline = _median_distance(replica.old_pairs, replica)
-    aside = "" if to_baseline is None else f"; median distance to the old release's baseline {to_baseline:.3f} nats"
-    return f"unproven: {why}{aside}"
-
-
-def _nuance(
-    to_new: float, *, bound: float, to_old: float | None, to_baseline: float | None
-) -> tuple[CheckVerdict, str]:
-    """What a distance says that neither the old release nor any bound rules out."""
-    if to_new > bound:
-        return CheckVerdict.INCONCLUSIVE, (
-            ". Other weights, or weights loaded in part (a reload in place may leave repacked layers behind), or a "
-            "quantised engine: restart it with the release, or record a --golden from a clean process of the same kind"
-        )
-    if to_old is not None and to_old < to_new:
-        return CheckVerdict.NOTE, f". Unproven: to the old release it is {to_old:.3f}, so kernels differ by as much"
-    if to_old is None and to_baseline is not None and MUCH_CLOSER * to_baseline < to_new:
-        return CheckVerdict.INCONCLUSIVE, (
-            f". To the old release's baseline it is {to_baseline:.3f}: name --old-release too, or record a --golden, "
-            "to tell kernels from weights"
-        )
-    return CheckVerdict.PASS, ""
 
 
 def check_first_touch(replica: ReplicaEvidence, *, limits: Limits, key_space: str | None) -> Check:
@@ -356,53 +255,6 @@ def check_consistency(
             f"takes {needed}: add prompts, or ask for less with --stale-below",
         )
     return check(CheckVerdict.PASS, f"{len(judgements)} probes within the noise floor ({floor_text})")
-
-
-def stale_clean_distance(pairs: tuple[PowerPair, ...]) -> float | None:
-    """Median distance of stale against clean answers in nats; None when it was not computed."""
-    found = [distance(pair.stale, pair.clean).nats for pair in pairs]
-    known = [nats for nats in found if nats is not None]
-    return statistics.median(known) if known else None
-
-
-def check_power(
-    pairs: tuple[PowerPair, ...],
-    *,
-    floor: NoiseFloor,
-    limits: Limits,
-    first_touch_decided: bool,
-    foreign_tokens: int,
-) -> Check:
-    """Would staleness show on these prompts?"""
-    median = stale_clean_distance(pairs)
-    threshold = threshold_nats(floor)
-    if median is None:
-        is_blind = threshold > (MAX_FOREIGN_THRESHOLD_NATS if foreign_tokens else MAX_BLIND_THRESHOLD_NATS)
-        return Check(
-            id=CheckId.POWER,
-            verdict=CheckVerdict.INCONCLUSIVE if limits.requires_power or is_blind else CheckVerdict.NOTE,
-            detail="power unknown: stale against clean is computed in process, from --old-release and --release"
-            + (
-                f"; clean answers differ so much from each other (threshold {threshold:.4f} nats) that staleness may "
-                "hide"
-                + (f", and {foreign_tokens} hit tokens are of unknown origin" if foreign_tokens else "")
-                + ". Verify on a quiet engine, or name both releases"
-                if is_blind
-                else ""
-            ),
-        )
-    detail = f"stale against clean, in process: median {median:.3f} nats on {len(pairs)} prompts; "
-    if median > threshold:
-        return Check(
-            id=CheckId.POWER,
-            verdict=CheckVerdict.PASS,
-            detail=detail + f"staleness would show (threshold {threshold:.4f})",
-        )
-    return Check(
-        id=CheckId.POWER,
-        verdict=CheckVerdict.NOTE if first_touch_decided else CheckVerdict.INCONCLUSIVE,
-        detail=detail + f"staleness would hide in the noise (threshold {threshold:.4f})",
-    )
 
 
 def _fault(observation: Observation) -> str | None:

@@ -9,7 +9,6 @@ import msgspec
 from kvrelease.artifacts import Artifact, ReleaseRef, Verdict
 from kvrelease.engines.base import Observation
 from kvrelease.verify.checks import (
-    FOREIGN_BOUND_NATS,
     BindingResult,
     Check,
     CheckId,
@@ -21,18 +20,17 @@ from kvrelease.verify.checks import (
     check_control,
     check_degenerate,
     check_first_touch,
-    check_identity,
-    check_power,
     check_replicas,
     check_residency,
     space_name,
-    stale_clean_distance,
 )
 from kvrelease.verify.claim import stale_interval
 from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict, judge_probes, widened
 from kvrelease.verify.evidence import Cost, Evidence, Isolation, ReplicaEvidence
 from kvrelease.verify.exposure import ExposureResult, check_exposure, exposure_results
+from kvrelease.verify.identity import FOREIGN_BOUND_NATS, check_identity
 from kvrelease.verify.noise import NoiseFloor, noise_floor
+from kvrelease.verify.power import check_power, stale_clean_distance
 
 METHOD_NOTE = (
     "suspects are judged by reproduction in every repeat; permutation tests and measured error rates come with a later "

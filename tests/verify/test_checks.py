@@ -16,8 +16,6 @@ from kvrelease.verify.checks import (
     check_control,
     check_degenerate,
     check_first_touch,
-    check_identity,
-    check_power,
     check_replicas,
     check_residency,
 )
@@ -32,7 +30,9 @@ from kvrelease.verify.evidence import (
     ReferencePair,
     ReplicaEvidence,
 )
+from kvrelease.verify.identity import check_identity
 from kvrelease.verify.noise import NoiseFloor
+from kvrelease.verify.power import check_power
 from tests.verify.builders import (
     BOUND,
     CONTROL,

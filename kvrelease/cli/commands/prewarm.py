@@ -9,6 +9,7 @@ from kvrelease.cli import console, options, session
 from kvrelease.cli.interrupt import run_async
 from kvrelease.cli.outcome import exit_code
 from kvrelease.cli.output import choose_format, deliver
+from kvrelease.config import DEFAULT_CONCURRENCY, DEFAULT_TIMEOUT_S
 from kvrelease.errors import ExitCode
 
 
@@ -44,8 +45,8 @@ def prewarm(
         ),
     ] = None,
     allow_flush: options.AllowFlushOption = False,
-    concurrency: options.ConcurrencyOption = options.CONCURRENCY,
-    timeout: options.TimeoutOption = options.TIMEOUT_S,
+    concurrency: options.ConcurrencyOption = DEFAULT_CONCURRENCY,
+    timeout: options.TimeoutOption = DEFAULT_TIMEOUT_S,
     api_key_env: options.ApiKeyEnvOption = None,
     header: options.HeaderOption = None,
     ledger: options.LedgerOption = None,

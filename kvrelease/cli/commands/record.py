@@ -9,6 +9,7 @@ from kvrelease.cli import console, options, session
 from kvrelease.cli.interrupt import run_async
 from kvrelease.cli.outcome import exit_code
 from kvrelease.cli.output import choose_format, deliver
+from kvrelease.config import DEFAULT_TIMEOUT_S
 from kvrelease.errors import ExitCode, UsageError
 
 
@@ -31,7 +32,7 @@ def record(
             help="Greedy tokens of each answer.",
         ),
     ] = 8,
-    timeout: options.TimeoutOption = options.TIMEOUT_S,
+    timeout: options.TimeoutOption = DEFAULT_TIMEOUT_S,
     api_key_env: options.ApiKeyEnvOption = None,
     header: options.HeaderOption = None,
     ledger: options.LedgerOption = None,

@@ -10,6 +10,7 @@ from kvrelease.cli import console, options, session
 from kvrelease.cli.interrupt import run_async
 from kvrelease.cli.outcome import exit_code
 from kvrelease.cli.output import choose_format, deliver, require_writable, save
+from kvrelease.config import DEFAULT_STALE_BELOW, DEFAULT_TIMEOUT_S
 from kvrelease.errors import ExitCode, worst
 
 _EVIDENCE = "Evidence"
@@ -74,7 +75,7 @@ def verify(
             help="Claim: fewer than this share of requests meet a stale prefix. 0.05 takes 59 probes, 0.25 takes 11.",
             rich_help_panel=_EVIDENCE,
         ),
-    ] = options.STALE_BELOW,
+    ] = DEFAULT_STALE_BELOW,
     require_power: Annotated[
         bool,
         typer.Option(
@@ -120,7 +121,7 @@ def verify(
             "--from", metavar="FILE", help="Judge saved observations; no engine is asked.", rich_help_panel=_EVIDENCE
         ),
     ] = None,
-    timeout: options.TimeoutOption = options.TIMEOUT_S,
+    timeout: options.TimeoutOption = DEFAULT_TIMEOUT_S,
     api_key_env: options.ApiKeyEnvOption = None,
     header: options.HeaderOption = None,
     ledger: options.LedgerOption = None,

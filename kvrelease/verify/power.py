@@ -1,0 +1,67 @@
+"""Would staleness show on these prompts? Measured as stale against clean, in process, against the run's threshold."""
+
+from __future__ import annotations
+
+import statistics
+
+from kvrelease.verify.checks import Check, CheckId, CheckVerdict
+from kvrelease.verify.consistency import threshold_nats
+from kvrelease.verify.distance import distance
+from kvrelease.verify.evidence import Limits, PowerPair
+from kvrelease.verify.noise import NoiseFloor
+
+# With an unknown power, a run whose threshold lies higher proves nothing: 36 steps of fine-tuning move a stale answer
+# by 0.27 nats, twelve by 0.11 (docs/statistics.md); three times the noise of eight concurrent requests to vLLM is 0.17,
+# of a miss against a hit of llama.cpp (Q4_1) 0.15.
+MAX_BLIND_THRESHOLD_NATS = 0.25
+
+# The same, where production legs hit entries of unknown origin: then only a threshold below the staleness that a single
+# step of fine-tuning makes (median 0.054 nats, docs/statistics.md) lets "no difference" mean "not stale".
+MAX_FOREIGN_THRESHOLD_NATS = 0.02
+
+
+def stale_clean_distance(pairs: tuple[PowerPair, ...]) -> float | None:
+    """Median distance of stale against clean answers in nats; None when it was not computed."""
+    found = [distance(pair.stale, pair.clean).nats for pair in pairs]
+    known = [nats for nats in found if nats is not None]
+    return statistics.median(known) if known else None
+
+
+def check_power(
+    pairs: tuple[PowerPair, ...],
+    *,
+    floor: NoiseFloor,
+    limits: Limits,
+    first_touch_decided: bool,
+    foreign_tokens: int,
+) -> Check:
+    """Would staleness show on these prompts?"""
+    median = stale_clean_distance(pairs)
+    threshold = threshold_nats(floor)
+    if median is None:
+        is_blind = threshold > (MAX_FOREIGN_THRESHOLD_NATS if foreign_tokens else MAX_BLIND_THRESHOLD_NATS)
+        return Check(
+            id=CheckId.POWER,
+            verdict=CheckVerdict.INCONCLUSIVE if limits.requires_power or is_blind else CheckVerdict.NOTE,
+            detail="power unknown: stale against clean is computed in process, from --old-release and --release"
+            + (
+                f"; clean answers differ so much from each other (threshold {threshold:.4f} nats) that staleness may "
+                "hide"
+                + (f", and {foreign_tokens} hit tokens are of unknown origin" if foreign_tokens else "")
+                + ". Verify on a quiet engine, or name both releases"
+                if is_blind
+                else ""
+            ),
+        )
+    detail = f"stale against clean, in process: median {median:.3f} nats on {len(pairs)} prompts; "
+    if median > threshold:
+        return Check(
+            id=CheckId.POWER,
+            verdict=CheckVerdict.PASS,
+            detail=detail + f"staleness would show (threshold {threshold:.4f})",
+        )
+    return Check(
+        id=CheckId.POWER,
+        verdict=CheckVerdict.NOTE if first_touch_decided else CheckVerdict.INCONCLUSIVE,
+        detail=detail + f"staleness would hide in the noise (threshold {threshold:.4f})",
+    )
