@@ -90,13 +90,35 @@ def option_defaults(config: Config) -> dict[str, object]:
 
     `KVRELEASE_HEADER` is read here and not with the other variables, which are split at spaces: a header has spaces,
     and several stand one on a line.
+
+    Raises:
+        UsageError: a line of `KVRELEASE_HEADER` is no header.
     """
     values = {name: getattr(config, name) for name in config.__struct_fields__ if name not in ("production", "runtime")}
     for name in ("engine_url", "header"):
         values[name] = [values[name]] if isinstance(values[name], str) else values[name]
     lines = os.environ.get("KVRELEASE_HEADER", "").splitlines()
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            split_header(line.strip(), where=f"KVRELEASE_HEADER, line {number},")
     values["header"] = [line.strip() for line in lines if line.strip()] or values["header"]
     return {name: value for name, value in values.items() if value is not None}
+
+
+def split_header(text: str, *, where: str) -> tuple[str, str]:
+    """Name and value of a header that was given as `NAME=VALUE`.
+
+    Args:
+        text: what was given; it is not repeated, it may be a secret.
+        where: begins the message.
+
+    Raises:
+        UsageError: it has no name, or no `=`.
+    """
+    name, separator, value = text.partition("=")
+    if not separator or not name.strip():
+        raise UsageError(f"{where} is not of the form NAME=VALUE (not shown here)", hint="write it as in X-Team=search")
+    return name, value
 
 
 def working_directory() -> Path:
@@ -115,7 +137,8 @@ def load_config(directory: Path) -> Config:
     """The configuration of a working directory; all defaults where there is no `kvrelease.yaml`.
 
     Raises:
-        UsageError: not YAML, an unknown key, or a value of the wrong type; the message names the key.
+        UsageError: not YAML, an unknown key, a value of the wrong type, or a header that is none; the message names
+            the key.
         InputError: the file cannot be read, or is larger than `MAX_CONFIG_BYTES`.
     """
     path = directory / CONFIG_NAME
@@ -140,9 +163,13 @@ def parse_config(text: str, *, source: str) -> Config:
     if document is None:
         return Config()
     try:
-        return msgspec.convert(document, Config)
+        config = msgspec.convert(document, Config)
     except msgspec.ValidationError as error:
         raise UsageError(f"reading {source}: {error}", hint=_suggestion(str(error))) from error
+    headers = [config.header] if isinstance(config.header, str) else config.header or []
+    for number, header in enumerate(headers, start=1):
+        split_header(header, where=f"reading {source}: entry {number} of header")
+    return config
 
 
 def _parse_yaml(text: str, *, source: str) -> object:

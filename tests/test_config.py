@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvrelease import config
-from kvrelease.config import Config, Production, api_key, load_config, option_defaults, parse_config
+from kvrelease.config import Config, Production, api_key, load_config, option_defaults, parse_config, split_header
 from kvrelease.errors import InputError, UsageError
 
 
@@ -53,6 +53,26 @@ def test_one_replica_or_header_needs_no_list() -> None:
 def test_headers_of_the_variable_stand_one_on_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVRELEASE_HEADER", "Authorization=Bearer a b\n\n X-Team=c \n")
     assert option_defaults(parse("header: X-Team=file"))["header"] == ["Authorization=Bearer a b", "X-Team=c"]
+
+
+@pytest.mark.parametrize("entry", ["sk-secret", "=sk-secret", "' =sk-secret'", "'Authorization: sk-secret'"])
+def test_a_header_that_is_none_is_told_by_its_place_and_never_repeated(
+    entry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = refused(f"header: [X-Team=a, {entry}]")
+    assert error.message == "reading kvrelease.yaml: entry 2 of header is not of the form NAME=VALUE (not shown here)"
+    assert "sk-secret" not in (error.hint or "sk-secret")
+    assert refused(f"header: {entry}").message.startswith("reading kvrelease.yaml: entry 1 of header ")
+    monkeypatch.setenv("KVRELEASE_HEADER", f"X-Team=a\n\n{entry.strip(chr(39))}\n")
+    with pytest.raises(
+        UsageError, match=r"^KVRELEASE_HEADER, line 3, is not of the form NAME=VALUE \(not shown here\)$"
+    ):
+        option_defaults(Config())
+
+
+def test_a_value_of_a_header_may_hold_anything() -> None:
+    assert split_header("X-Team= a=b ", where="it") == ("X-Team", " a=b ")
+    assert split_header("X-Team=", where="it") == ("X-Team", "")
 
 
 def test_production_and_runtime_are_no_options() -> None:

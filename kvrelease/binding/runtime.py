@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from kvrelease.engines.base import EngineKind
 from kvrelease.errors import UsageError
 from kvrelease.release.canonical import digest_of
 
@@ -90,3 +91,12 @@ def require_agreement(declared: Runtime, *, told: Mapping[str, str], url: str) -
                 f"the runtime declared in kvrelease.yaml says {name}={value}, the engine at {url} says {told[name]}",
                 hint=f"correct runtime.{name} in kvrelease.yaml, or start the engine as declared",
             )
+
+
+def other_engine(declared: Runtime, *, kind: EngineKind) -> str | None:
+    """The engine that a declaration names, where it is another than the one to be bound; None where they agree.
+
+    `openai` is any server that speaks the protocol, and contradicts no name.
+    """
+    name = declared.fields.get("engine")
+    return None if kind is EngineKind.OPENAI or name == kind.value else name

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kvrelease.cli.console import say_warning
-from kvrelease.config import Config, api_key, load_config, working_directory
+from kvrelease.config import Config, api_key, load_config, split_header, working_directory
 from kvrelease.engines.base import EngineClient, EngineKind
 from kvrelease.errors import KvreleaseError, UsageError
 
 if TYPE_CHECKING:
     from kvrelease.binding.deployment import Deployment
+    from kvrelease.engines.block_cache import BlockCache
     from kvrelease.ledger.store import Ledger
     from kvrelease.progress import Progress
     from kvrelease.release.fingerprint import Fingerprint
@@ -65,17 +66,18 @@ def transport_of(
     """
     from kvrelease.engines.address import parse_address  # noqa: PLC0415 - late: httpx
 
-    chosen = tuple(urls or ()) or ((config.production.url,) if config.production.url else ())
-    if urls and config.production.url and config.production.url not in urls:
+    is_local = kind is EngineKind.LOCAL
+    chosen = tuple(urls or ()) or ((config.production.url,) if config.production.url and not is_local else ())
+    if urls and not is_local and config.production.url and config.production.url not in urls:
         say_warning(
             f"users reach {config.production.url}, which this run does not ask: that it passes salt and body on "
             "unchanged is not proved. Run verify on that URL alone as well"
         )
-    if not chosen and kind is not EngineKind.LOCAL:
+    if not chosen and not is_local:
         raise UsageError(
             "no engine is named", hint="add --engine-url http://HOST:PORT, or engine-url to kvrelease.yaml"
         )
-    if kind is not EngineKind.LOCAL:
+    if not is_local:
         bases = [parse_address(url).url for url in chosen]
         twice = next((base for base in bases if bases.count(base) > 1), None)
         if twice:
@@ -99,11 +101,7 @@ def parse_headers(texts: Sequence[str]) -> dict[str, str]:
     Raises:
         UsageError: no `=` in one; its text is not repeated, it may be a secret.
     """
-    pairs = [text.partition("=") for text in texts]
-    for number, (name, separator, _) in enumerate(pairs, start=1):
-        if not separator or not name:
-            raise UsageError(f"--header number {number}: not of the form NAME=VALUE")
-    return {name: value for name, _, value in pairs}
+    return dict(split_header(text, where=f"--header number {number}") for number, text in enumerate(texts, start=1))
 
 
 def open_ledger(url: str | None, *, no_ledger: bool) -> Ledger:
@@ -140,7 +138,7 @@ async def engines_of(transport: Transport, *, release: str | None) -> AsyncItera
         if transport.kind is EngineKind.LOCAL:
             if release is None or not _is_directory(release):
                 raise UsageError("--engine local serves --release, which must be a model directory")
-            engines.append(await open_local(Path(release)))
+            engines.append(await open_local(Path(release), cache=_store(transport.urls)))
             stack.push_async_callback(engines[-1].aclose)
         else:
             for url in transport.urls:
@@ -150,6 +148,21 @@ async def engines_of(transport: Transport, *, release: str | None) -> AsyncItera
         for engine in engines:
             await _require_one_process(engine, transport=transport)
         yield tuple(engines)
+
+
+def _store(places: Sequence[str]) -> BlockCache:
+    """The cache of the in-process engine: over a directory of persisted blocks, where one is named."""
+    from kvrelease.engines.block_cache import BlockCache  # noqa: PLC0415 - late
+    from kvrelease.engines.block_files import BlockFiles  # noqa: PLC0415
+
+    if not places:
+        return BlockCache()
+    if len(places) > 1 or not _is_directory(places[0]):
+        raise UsageError(
+            f"--engine local has one store: --engine-url {' '.join(places)} is not one directory",
+            hint="name the directory of its persisted blocks (kvrelease demo --keep makes one), or leave it out",
+        )
+    return BlockCache(files=BlockFiles(Path(places[0])))
 
 
 async def _open(url: str, *, kind: EngineKind | None, transport: Transport) -> EngineClient:
@@ -174,6 +187,8 @@ async def _require_one_process(engine: EngineClient, *, transport: Transport) ->
     Raises:
         UsageError: they do not.
     """
+    from kvrelease.engines.process import is_another_process  # noqa: PLC0415 - late
+
     if engine.kind is EngineKind.LOCAL:
         return
     first = (await engine.identify()).process
@@ -183,7 +198,7 @@ async def _require_one_process(engine: EngineClient, *, transport: Transport) ->
             now = (await other.identify()).process
         finally:
             await other.aclose()
-        if now != first:
+        if is_another_process(first, now):
             raise UsageError(
                 f"several engine processes answer behind {engine.url} ({first} and {now}), each with its own cache",
                 hint="name every one of them with its own --engine-url (in Kubernetes: the pods, not the Service)",

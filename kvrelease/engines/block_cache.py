@@ -130,6 +130,11 @@ class BlockCache:
         return self._files is not None
 
     @property
+    def store_id(self) -> str | None:
+        """What names the directory that outlives the process; None without one."""
+        return None if self._files is None else self._files.identity
+
+    @property
     def is_shared(self) -> bool:
         """Whether more than one open engine uses it."""
         return self._holders > 1
@@ -189,6 +194,16 @@ class BlockCache:
                         self._files.write(key, block)
                     self._keep(key, block)
             self._touch(keys)
+
+    def save(self, files: BlockFiles) -> None:
+        """Writes what is in memory to a directory, for engines to come.
+
+        Raises:
+            InputError: it cannot be written.
+        """
+        with self._lock:
+            for key, block in self._memory.items():
+                files.write(key, block)
 
     def clear(self) -> bool:
         """Empties memory; whether nothing is left, which a directory with blocks is."""

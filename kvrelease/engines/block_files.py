@@ -49,6 +49,12 @@ class BlockFiles:
         """Where the block of a key is."""
         return self.directory / f"{key.hex()}{SUFFIX}"
 
+    @property
+    def identity(self) -> str:
+        """Tells this directory from every other on the machine, however it is spelt."""
+        found = self.directory.stat()
+        return f"store-{found.st_dev}-{found.st_ino}"
+
     def is_empty(self) -> bool:
         """Whether no block is there."""
         return next(self.directory.glob(f"*{SUFFIX}"), None) is None

@@ -28,6 +28,11 @@ logger = logging.getLogger(__name__)
 
 # No TCP handshake in a data centre takes longer; without it a black-holed address costs the whole deadline.
 CONNECT_S = 10.0
+# Versions, settings and counters come from memory, in milliseconds on an idle engine; where a gateway swallows such a
+# route, or an exporter hangs, not every request may cost the whole deadline.
+OPTIONAL_S = 5.0
+# In place of a status, where an optional route gave no answer in time. Like 404 it is no 2xx.
+NO_ANSWER = 0
 # 20 log-probabilities for each of 4,000 tokens are about 8 MB of JSON.
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 # Uvicorn drops idle connections after 5 s; a request sent on one that is just closing would count as a retry.
@@ -83,6 +88,7 @@ class Transport:
         self._max_retries = max_retries
         self._backoff_s = backoff_s
         self._max_reply_bytes = max_reply_bytes
+        self._silent: set[str] = set()
         sent = _checked_headers(headers or {}, api_key=api_key)
         self.redactor = Redactor([*sent.values(), *(value.split()[-1] for value in sent.values() if value.split())])
         self._client = httpx.AsyncClient(
@@ -114,9 +120,33 @@ class Transport:
         """Closes the connections."""
         await self._client.aclose()
 
-    async def get(self, path: str, *, is_optional: bool = False) -> Reply:
-        """The answer to a GET, of any status. An optional route is not retried when its answer is an error."""
-        return await self._exchange("GET", path, retries_statuses=not is_optional)
+    async def get(self, path: str, *, is_optional: bool = False, within_s: float | None = None) -> Reply:
+        """The answer to a GET, of any status.
+
+        Args:
+            path: with its query.
+            is_optional: the server need not have this route: an error is not retried, and where no answer comes in
+                time, the reply has status `NO_ANSWER`, at once when it is asked again.
+            within_s: deadline of an optional route, None for `OPTIONAL_S`; never longer than that of any call.
+
+        Raises:
+            ServiceError: nobody answers at all, or no answer comes in time where the route is not optional.
+        """
+        if not is_optional:
+            return await self._exchange("GET", path)
+        what = self._what("GET", path)
+        if path not in self._silent:
+            deadline_s = min(OPTIONAL_S if within_s is None else within_s, self._timeout_s)
+            try:
+                return await self._exchange("GET", path, retries_statuses=False, timeout_s=deadline_s)
+            except ServiceTimeout:
+                self._silent.add(path)
+                logger.warning(
+                    "%s: no answer within %g s; what it would tell is not known, and it is not asked again",
+                    what,
+                    deadline_s,
+                )
+        return Reply(what=what, status=NO_ANSWER, headers={}, total_s=0.0, retries=0)
 
     async def post(self, path: str, body: JsonObject, *, is_repeatable: bool = True) -> Reply:
         """The answer to a POST, of any status. One that changes the server is sent once (`is_repeatable=False`)."""
@@ -139,13 +169,17 @@ class Transport:
             raise refusal(reply, redactor=self.redactor)
         return parse_object(reply)
 
-    async def find_object(self, path: str) -> JsonObject | None:
-        """The JSON object at a path that the server need not have; None when it gives no such answer.
+    async def find_object(self, path: str, *, within_s: float | None = None) -> JsonObject | None:
+        """The JSON object at a path that the server need not have; None when it gives no such answer in time.
+
+        Args:
+            path: with its query.
+            within_s: as in `get`.
 
         Raises:
             ServiceError: nobody answers at all.
         """
-        reply = await self.get(path, is_optional=True)
+        reply = await self.get(path, is_optional=True, within_s=within_s)
         if not reply.is_ok:
             return None
         try:
@@ -173,10 +207,12 @@ class Transport:
         streams: bool = False,
         retries_statuses: bool = True,
         is_repeatable: bool = True,
+        timeout_s: float | None = None,
     ) -> Reply:
-        what = f"{method} {self.url}{path.partition('?')[0]}"
+        what = self._what(method, path)
         content = None if body is None else _encoded(body, what=what)
-        deadline = time.monotonic() + self._timeout_s
+        within_s = self._timeout_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + within_s
         retries = 0
         while True:
             reply: Reply | None = None
@@ -185,7 +221,7 @@ class Transport:
                     reply = await self._attempt(what, method, path, content=content, streams=streams, retries=retries)
             except TimeoutError as error:
                 raise ServiceTimeout(
-                    f"{what}: no complete answer within {self._timeout_s:g} s ({retries} retries)",
+                    f"{what}: no complete answer within {within_s:g} s ({retries} retries)",
                     hint="raise --timeout, or look at the server's queue",
                 ) from error
             except (httpx.HTTPError, _Broken) as error:
@@ -205,6 +241,10 @@ class Transport:
             retries += 1
             logger.debug("%s: retry %d in %.2f s", what, retries, pause)
             await asyncio.sleep(pause)
+
+    def _what(self, method: str, path: str) -> str:
+        """How messages name a call; a query may hold a token."""
+        return f"{method} {self.url}{path.partition('?')[0]}"
 
     async def _attempt(
         self, what: str, method: str, path: str, *, content: bytes | None, streams: bool, retries: int

@@ -36,6 +36,7 @@ class LlamaCppClient:
         """Speaks over `transport`, which it closes; `model` None for the only one that is served."""
         self._transport = transport
         self._routes = OpenAIRoutes(transport, model=model)
+        self._tells_start = False
 
     @property
     def url(self) -> str:
@@ -171,8 +172,10 @@ class LlamaCppClient:
 
     async def _process(self) -> str | None:
         """The start time that `/metrics` carries in a header, else the process behind the port."""
-        reply = await self._transport.get("/metrics", is_optional=True)
+        # Once told, it is waited for: without it a slow page would look like another process.
+        reply = await self._transport.get("/metrics", is_optional=not self._tells_start)
         started = reply.headers.get("process-start-time-unix") if reply.is_ok else None
+        self._tells_start = self._tells_start or bool(started)
         return f"started:{started}" if started else await process_behind(self._transport.address)
 
 

@@ -183,7 +183,8 @@ class LocalEngine:
             version=" ".join(f"{name} {version}" for name, version in versions.items()),
             model=self._directory.resolve().name,
             context_tokens=self._release.context_tokens,
-            process=self.process,
+            # What earlier runs computed is found again in a directory, by whichever process.
+            process=self.cache.store_id or self.process,
             capacity_tokens=self.cache.max_bytes // (2 * self.shape.half_bytes) * self.block_tokens,
             capabilities=Capabilities(
                 has_salt=True, has_bypass=True, has_tokenize=True, has_flush=True, block_tokens=self.block_tokens

@@ -38,6 +38,17 @@ def listening_process(port: int, *, proc: Path = Path("/proc")) -> str | None:
     return f"pid:{pid}@{start}"
 
 
+def is_another_process(first: str | None, other: str | None) -> bool:
+    """Whether two identities are known to be of two processes.
+
+    Unknown where one is missing, or where they were told by different witnesses (`started:…` of the metrics, `pid:…` of
+    the operating system), as when one of two clients found the metrics too slow.
+    """
+    if first is None or other is None or first.partition(":")[0] != other.partition(":")[0]:
+        return False
+    return first != other
+
+
 def _listening_inodes(port: int, *, proc: Path) -> set[str]:
     inodes: set[str] = set()
     for name in ("tcp", "tcp6"):

@@ -41,7 +41,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         what: method and URL, for messages.
-        status: HTTP status.
+        status: HTTP status; 0 (`http.NO_ANSWER`) where an optional route did not answer in time.
         headers: names in lower case.
         data: the whole body; of an event stream that was understood, empty.
         events: of an event stream, each event.

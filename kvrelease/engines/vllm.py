@@ -18,6 +18,9 @@ from kvrelease.engines.replies import Reply, looks_like_html, parse_object, refu
 from kvrelease.engines.vllm_runtime import read_cache, read_runtime
 from kvrelease.errors import UnexpectedReply, UsageError
 
+# The first answer of `/server_info` runs a dozen programs (vllm/collect_env.py: pip, conda, compilers, nvidia-smi),
+# later ones do not: 2.9 s on a machine with 2 cores and without most of them.
+SERVER_INFO_S = 30.0
 MAX_SALT = 128
 _SALT_FORBIDS = "@/\\\0"
 
@@ -44,6 +47,7 @@ class VllmClient:
         """Speaks over `transport`, which it closes; `model` None for the only one that is served."""
         self._transport = transport
         self._routes = OpenAIRoutes(transport, model=model)
+        self._tells_start = False
 
     @property
     def url(self) -> str:
@@ -54,9 +58,12 @@ class VllmClient:
         """Who answers; the settings are told in full only in vLLM's development mode."""
         model = await self._routes.served()
         version = as_text(as_object(await self._transport.find_object("/version")).get("version"))
-        # Only development mode has this route, and the one that flushes.
-        info = await self._transport.find_object("/server_info?config_format=json")
-        metrics = await self._metrics()
+        # Only development mode has this route, and the one that flushes. Where even the version is not told, something
+        # in front of vLLM hides its routes, and one that hangs is not slow.
+        within_s = None if version is None else SERVER_INFO_S
+        info = await self._transport.find_object("/server_info?config_format=json", within_s=within_s)
+        # Once told, the start of the process is waited for: without it a slow page would look like another process.
+        metrics = await self._metrics(is_optional=not self._tells_start)
         cache = read_cache(info, metrics)
         runtime, unread = read_runtime(info, metrics, version=version)
         return EngineIdentity(
@@ -144,9 +151,9 @@ class VllmClient:
         """Closes connections; the engine keeps running."""
         await self._transport.aclose()
 
-    async def _metrics(self) -> Metrics:
+    async def _metrics(self, *, is_optional: bool = True) -> Metrics:
         """The metrics page; without samples when it is closed or something else."""
-        reply = await self._transport.get("/metrics", is_optional=True)
+        reply = await self._transport.get("/metrics", is_optional=is_optional)
         if not reply.is_ok:
             return Metrics(())
         try:
@@ -157,6 +164,7 @@ class VllmClient:
     async def _process(self, metrics: Metrics) -> str | None:
         # The API server's start; several API servers share one page without it.
         started = metrics.total("process_start_time_seconds")
+        self._tells_start = self._tells_start or bool(started)
         return f"started:{started:.2f}" if started else await process_behind(self._transport.address)
 
     async def _weight_labels(self, *, has_routes: bool) -> dict[str, str]:

@@ -25,6 +25,10 @@ SCHEMA_VERSION = 1
 APPLICATION_ID = 0x6B767265  # "kvre": tells our file from another program's
 BUSY_TIMEOUT_S = 30.0
 IN_MEMORY = "sqlite://"
+# The ways out where a ledger cannot be written: a read-only home, a full disk.
+_ELSEWHERE = (
+    "name a file that can be written with --ledger sqlite:////path/ledger.db or KVRELEASE_LEDGER, or pass --no-ledger"
+)
 UNSALTED = ""  # engines refuse an empty salt, so it cannot be a real key space
 
 
@@ -35,7 +39,7 @@ def default_ledger_url() -> str:
     except RuntimeError as error:  # a container's user without a home
         raise InputError(
             "opening the ledger: this user has no home directory to keep it in",
-            hint="name a file with --ledger sqlite:////path/ledger.db, or pass --no-ledger",
+            hint=_ELSEWHERE,
         ) from error
     return f"sqlite:///{Path(state).absolute() / 'kvrelease' / 'ledger.db'}"
 
@@ -77,9 +81,7 @@ class Ledger:
             try:
                 Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise InputError(
-                    f"opening the ledger {parsed.database}: {error.strerror}", hint="name another file with --ledger"
-                ) from error
+                raise InputError(f"opening the ledger {parsed.database}: {error.strerror}", hint=_ELSEWHERE) from error
         self._engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
         try:
             with self._transaction() as connection:
@@ -107,10 +109,7 @@ class Ledger:
                     f"using the ledger {self.url}: another process held it for {BUSY_TIMEOUT_S:g} s",
                     hint="run again when that process is done, or name another file with --ledger",
                 ) from error
-            raise InputError(
-                f"using the ledger {self.url}: {error.orig}",
-                hint="name a file that can be written with --ledger, make room, or pass --no-ledger",
-            ) from error
+            raise InputError(f"using the ledger {self.url}: {error.orig}", hint=_ELSEWHERE) from error
         except self._sa.exc.DatabaseError as error:
             raise InputError(
                 f"reading the ledger {self.url}: {error.orig}", hint="move the file away, or name another with --ledger"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from kvrelease.artifacts import Verdict
@@ -17,7 +18,7 @@ from tests.verify.deployments import deployment, warmed
 def test_a_ledger_that_cannot_be_written_is_a_fault_and_the_report_stands(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     with Ledger(f"sqlite:///{path}") as ledger, ScriptedEngine(release="new") as engine:
-        with sqlite3.connect(path) as other:
+        with closing(sqlite3.connect(path)) as other:
             other.execute("CREATE TRIGGER full BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'disk full'); END")
         report = warmed(engine, deployed=deployment("new", salt="release"), ledger=ledger)
     assert report.verdict is Verdict.PASS

@@ -17,6 +17,7 @@ from kvrelease.ledger.records import CacheOrigin
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from tests.engines.clients import chat
 from tests.engines.scripted import Break, ScriptedEngine
+from tests.ledger.opening import given_or_new
 
 T = TypeVar("T")
 NAMESPACE = "new-e0"
@@ -26,11 +27,11 @@ def with_observer(server: ScriptedEngine, do: Callable[[Observer], Awaitable[T]]
     async def main() -> T:
         client = await open_engine(server.url, backoff_s=0.001, timeout_s=5.0)
         async with aclosing(client):
-            memory = ledger or Ledger(IN_MEMORY)
-            observer = Observer(client, identity=await client.identify(), namespace=NAMESPACE, memory=memory)
-            found = await do(observer)
-            observer.remember()
-            return found
+            with given_or_new(ledger) as memory:
+                observer = Observer(client, identity=await client.identify(), namespace=NAMESPACE, memory=memory)
+                found = await do(observer)
+                observer.remember()
+                return found
 
     return asyncio.run(main())
 

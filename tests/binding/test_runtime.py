@@ -4,7 +4,15 @@ import itertools
 
 import pytest
 
-from kvrelease.binding.runtime import KNOWN_FIELDS, UNDECLARED, Runtime, declared_runtime, require_agreement
+from kvrelease.binding.runtime import (
+    KNOWN_FIELDS,
+    UNDECLARED,
+    Runtime,
+    declared_runtime,
+    other_engine,
+    require_agreement,
+)
+from kvrelease.engines.base import EngineKind
 from kvrelease.errors import UsageError
 
 FIELDS: dict[str, str | int | float | bool] = {"engine": "vllm", "version": "0.32.0", "block_size": 16}
@@ -70,3 +78,22 @@ def test_a_declaration_that_the_engine_confirms_or_is_silent_about_agrees() -> N
 
 def test_undeclared_agrees_with_everything() -> None:
     require_agreement(declared_runtime({}), told={"version": "0.33.0"}, url="http://a")
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "other"),
+    [
+        ({"engine": "sglang"}, EngineKind.VLLM, "sglang"),
+        ({"engine": "vLLM"}, EngineKind.VLLM, "vLLM"),
+        ({"engine": "vllm"}, EngineKind.VLLM, None),
+        ({"version": "1"}, EngineKind.VLLM, None),
+        ({}, EngineKind.VLLM, None),
+        ({"engine": "TensorRT-LLM"}, EngineKind.OPENAI, None),
+        ({"engine": "vllm"}, EngineKind.OPENAI, None),
+    ],
+)
+def test_a_declaration_of_another_engine_than_the_one_to_be_bound(
+    fields: dict[str, str | int | float | bool], kind: EngineKind, other: str | None
+) -> None:
+    """`openai` is any server that speaks the protocol, so it contradicts nothing."""
+    assert other_engine(declared_runtime(fields), kind=kind) == other

@@ -187,6 +187,13 @@ def test_a_number_that_is_none_would_pass_every_gate(kv: Kv, command: str, optio
     assert option in told(kv(command, option, value), code=2)
 
 
+def test_options_that_judging_again_ignores_are_refused_by_name(kv: Kv) -> None:
+    argv = ("--engine-url", "http://a", "--stale-below", "0.05", "--no-ledger", "--release", "x", "--expect-cold")
+    text = told(kv("verify", "--from", "seen.json", "-o", "r.json", *argv), code=2)
+    named = "--release, --engine-url, --expect-cold, --stale-below, --no-ledger have no effect"
+    assert named in text.partition("next:")[0]
+
+
 def test_no_command_shows_the_help_as_it_is(kv: Kv) -> None:
     result = kv()
     assert (result.code, result.out) == (2, "")

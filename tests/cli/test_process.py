@@ -112,6 +112,21 @@ def test_a_reader_that_went_away_changes_no_verdict(releases: Releases) -> None:
     assert (result.code, result.err) == (1, "")
 
 
+def test_a_home_that_cannot_be_written_names_every_way_to_another_ledger(releases: Releases, workdir: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "XDG_STATE_HOME"}
+    environment["HOME"] = "/proc"  # not even root can make a directory there
+    argv = ("namespace", releases.new, "--engine", "vllm")
+    result = finish(*argv, env=environment)
+    assert (result.code, result.out) == (4, "")
+    assert "/proc/.local/state/kvrelease/ledger.db" in result.err
+    ledger = f"sqlite:///{workdir / 'l.db'}"
+    for way in ("--ledger sqlite:////", "KVRELEASE_LEDGER", "--no-ledger"):
+        assert way in result.err.partition("next: ")[2]
+    assert finish(*argv, "--ledger", ledger, env=environment).code == 0
+    assert finish(*argv, env={**environment, "KVRELEASE_LEDGER": ledger}).code == 0
+    assert finish(*argv, "--no-ledger", env=environment).code == 0
+
+
 @pytest.mark.parametrize("argv", [["--help"], ["--version"], ["verify", "--help"]])
 def test_help_into_a_closed_pipe_is_quiet(argv: list[str]) -> None:
     reader, writer = os.pipe()

@@ -119,6 +119,17 @@ def test_saved_observations_are_judged_again_without_an_engine(kv: Kv, argv: Com
     assert json.loads(first.out)["checks"] == json.loads(again.out)["checks"]
 
 
+def test_settings_that_are_not_on_the_command_line_do_not_stop_judging_again(
+    kv: Kv, argv: Commands, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kv(*argv("verify"), "--observations", "seen.json")
+    (workdir / "kvrelease.yaml").write_text("engine-url: http://a\nheader: X-Team=a\nno-ledger: true\n")
+    monkeypatch.setenv("KVRELEASE_RELEASE", "somewhere")
+    monkeypatch.setenv("KVRELEASE_STALE_BELOW", "0.1")
+    result = kv("--verbose", "verify", "--from", "seen.json", "--format", "json", "--output", "r")
+    assert (result.code, result.err) == (0, "")
+
+
 def test_an_engine_that_fails_midway_leaves_an_artifact_and_ends_5(
     kv: Kv, argv: Commands, server: ScriptedEngine, workdir: Path
 ) -> None:

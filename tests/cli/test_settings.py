@@ -96,6 +96,26 @@ def test_a_wrong_value_in_the_file_is_told_by_its_option(kv: Kv, settings: dict[
     assert option in result.errors[0]
 
 
+def test_a_wrong_header_is_told_by_where_it_stands(
+    kv: Kv, workdir: Path, server: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(header=["X-Team: sk-secret"])
+    from_file = kv("prewarm", "--engine-url", server.url)
+    write()
+    monkeypatch.setenv("KVRELEASE_HEADER", "X-Team: sk-secret")
+    from_variable = kv("prewarm", "--engine-url", server.url)
+    monkeypatch.delenv("KVRELEASE_HEADER")
+    from_flag = kv("prewarm", "--engine-url", server.url, "--header", "X-Team: sk-secret")
+    for result, where in (
+        (from_file, str(workdir / "kvrelease.yaml")),
+        (from_variable, "KVRELEASE_HEADER"),
+        (from_flag, "--header number 1"),
+    ):
+        assert result.code == 2
+        assert where in result.errors[0]
+        assert "sk-secret" not in result.err
+
+
 def test_an_unknown_key_ends_2_with_a_suggestion(kv: Kv) -> None:
     write(modle="x")
     result = kv("prompts", "check", "prompts.yaml")
@@ -137,3 +157,14 @@ def test_a_new_epoch_is_remembered(kv: Kv, releases: Releases) -> None:
     argv = ("namespace", releases.new, "--engine", "vllm", "--format", "json")
     epochs = [json.loads(kv(*argv, *more).out)["epoch"] for more in ((), ("--new-epoch",), ())]
     assert epochs == [0, 1, 1]
+
+
+def test_a_namespace_for_another_engine_than_the_declared_is_a_warning(kv: Kv, releases: Releases) -> None:
+    write(runtime={"engine": "sglang", "version": "0.5.23"})
+    argv = ("namespace", releases.new, "--format", "json", "--engine")
+    result = kv(*argv, "vllm")
+    (warning,) = json.loads(result.out)["warnings"]
+    assert result.err == f"warning: {warning}\n"
+    for part in ("stands for sglang", "kvrelease.yaml", "settings are for vllm", "--engine", "runtime.engine"):
+        assert part in warning
+    assert kv(*argv, "sglang").err == ""

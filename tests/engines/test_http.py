@@ -4,12 +4,14 @@ import asyncio
 import datetime
 import email.utils
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeVar
 
 import httpx
 import pytest
 
+from kvrelease.engines import http
 from kvrelease.engines.address import parse_address
 from kvrelease.engines.base import EngineKind
 from kvrelease.engines.http import Transport
@@ -18,7 +20,7 @@ from kvrelease.errors import InputError, Refused, ServiceTimeout, UnexpectedRepl
 from tests.engines.scripted import Break, ScriptedEngine
 
 T = TypeVar("T")
-Answer = Callable[[httpx.Request], httpx.Response]
+Answer = Callable[[httpx.Request], httpx.Response] | Callable[[httpx.Request], Coroutine[None, None, httpx.Response]]
 
 
 def over(answer: Answer, do: Callable[[Transport], Awaitable[T]], *, timeout_s: float = 5.0, max_retries: int = 4) -> T:
@@ -160,6 +162,58 @@ def test_a_route_that_need_not_exist_is_asked_once_and_missing_is_none() -> None
         assert over(answers, find) is None
         assert answers.count == 1
     assert over(Answers(httpx.Response(200, json={"a": 1})), find) == {"a": 1}
+
+
+class Hang:
+    """Never answers; counts the questions."""
+
+    count = 0
+
+    async def __call__(self, _request: httpx.Request) -> httpx.Response:
+        self.count += 1
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets the event")
+
+
+def test_a_route_that_need_not_exist_and_hangs_is_missing_after_a_short_time_and_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "OPTIONAL_S", 0.02)
+
+    async def find(transport: Transport) -> list[object]:
+        page = await transport.get("/x", is_optional=True)
+        return [page.is_ok, await transport.find_object("/x"), await transport.find_object("/y")]
+
+    hang = Hang()
+    started = time.monotonic()
+    assert over(hang, find, timeout_s=60.0) == [False, None, None]
+    assert time.monotonic() - started < 30.0
+    assert hang.count == 2
+
+
+@pytest.mark.parametrize("within_s", [None, 60.0])
+def test_a_route_that_need_not_exist_has_no_longer_than_the_users_time(within_s: float | None) -> None:
+    async def find(transport: Transport) -> object:
+        return await transport.find_object("/x", within_s=within_s)
+
+    started = time.monotonic()
+    assert over(Hang(), find, timeout_s=0.02) is None
+    assert time.monotonic() - started < http.OPTIONAL_S
+
+
+def test_a_route_that_hangs_is_told_of_once_and_an_error_where_it_is_needed(caplog: pytest.LogCaptureFixture) -> None:
+    async def find(transport: Transport) -> Reply:
+        for _ in range(2):
+            await transport.find_object("/x?token=t0ken")
+        return await transport.get("/x?token=t0ken")
+
+    with pytest.raises(ServiceTimeout):
+        over(Hang(), find, timeout_s=0.02)
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning == (
+        "GET http://engine.example:8000/x: no answer within 0.02 s; what it would tell is not known, and it is not "
+        "asked again"
+    )
 
 
 def test_the_deadline_covers_retries_and_waits() -> None:

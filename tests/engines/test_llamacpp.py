@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from kvrelease.artifacts import JsonObject
+from kvrelease.engines import http
 from kvrelease.engines.base import Counters, EngineClient, EngineIdentity, EngineKind, Request
-from kvrelease.errors import UsageError
+from kvrelease.errors import ServiceTimeout, UsageError
 from tests.engines.clients import ask, chat, completion, use
 from tests.engines.scripted import Break, ScriptedEngine
 
@@ -108,6 +109,36 @@ def test_the_process_is_told_by_the_metrics_or_by_the_port(engine: ScriptedEngin
     engine.has_metrics = False
     assert (use(engine.url, identity).process or "").startswith("pid:")
     assert use(engine.url, counters) is None
+
+
+def test_metrics_and_props_that_hang_tell_nothing_and_are_asked_once(
+    engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "OPTIONAL_S", 0.05)
+    for path in ("/metrics", "/props"):
+        engine.break_with(Break.HANG, path=path)
+
+    async def run(client: EngineClient) -> tuple[EngineIdentity, list[Counters | None]]:
+        return await client.identify(), [await client.counters() for _ in range(3)]
+
+    found, counted = use(engine.url, run, kind=EngineKind.LLAMACPP, timeout_s=60.0)
+    assert counted == [None, None, None]
+    assert (found.process or "").startswith("pid:")
+    assert (found.version, found.capabilities.cacheable_limit) == (None, None)
+    asked = [seen.path for seen in engine.requests]
+    assert (asked.count("/metrics"), asked.count("/props")) == (1, 1)
+
+
+def test_a_process_once_told_by_its_start_is_never_told_otherwise_because_a_page_is_slow(
+    engine: ScriptedEngine,
+) -> None:
+    async def twice(client: EngineClient) -> None:
+        assert (await client.identify()).process == "started:1700000000"
+        engine.break_with(Break.HANG, path="/metrics")
+        await client.identify()
+
+    with pytest.raises(ServiceTimeout, match="/metrics"):
+        use(engine.url, twice, timeout_s=0.5)
 
 
 def test_counters_add_what_was_reused_to_what_was_computed(engine: ScriptedEngine) -> None:

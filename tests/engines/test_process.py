@@ -5,8 +5,10 @@ import os
 import socket
 from pathlib import Path
 
+import pytest
+
 from kvrelease.engines.address import parse_address
-from kvrelease.engines.process import listening_process, process_behind
+from kvrelease.engines.process import is_another_process, listening_process, process_behind
 
 
 def test_the_process_that_listens_is_named_by_pid_and_start() -> None:
@@ -45,3 +47,20 @@ def test_of_a_server_and_its_workers_the_oldest_counts(tmp_path: Path) -> None:
 
 def test_a_machine_without_procfs_tells_nothing(tmp_path: Path) -> None:
     assert listening_process(8000, proc=tmp_path / "nothing") is None
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "is_another"),
+    [
+        ("pid:7@100", "pid:7@100", False),
+        ("pid:7@100", "pid:8@200", True),
+        ("started:1700000000.1", "started:1700000009.5", True),
+        ("started:1700000000.1", "pid:7@100", False),
+        (None, "pid:7@100", False),
+        ("pid:7@100", None, False),
+    ],
+)
+def test_two_witnesses_of_one_process_are_no_two_processes(
+    first: str | None, other: str | None, is_another: bool
+) -> None:
+    assert is_another_process(first, other) is is_another

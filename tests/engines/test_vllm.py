@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
 from kvrelease.artifacts import JsonObject
+from kvrelease.engines import http, vllm
 from kvrelease.engines.base import Counters, EngineClient, EngineIdentity, EngineKind, Request, Route
-from kvrelease.errors import PromptTooLong, UsageError
+from kvrelease.errors import PromptTooLong, ServiceTimeout, UsageError
 from tests.engines.clients import ask, chat, completion, use
 from tests.engines.scripted import Break, ScriptedEngine
 
@@ -96,6 +98,63 @@ def test_without_metrics_there_are_no_counters_and_a_process_all_the_same(engine
     found = use(engine.url, identity)
     assert found.process is not None
     assert found.process.startswith("pid:")
+
+
+def count(engine: ScriptedEngine, path: str) -> int:
+    return sum(seen.path == path for seen in engine.requests)
+
+
+def test_metrics_that_hang_tell_nothing_and_are_asked_once(
+    engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "OPTIONAL_S", 0.05)
+    engine.break_with(Break.HANG, path="/metrics")
+
+    async def run(client: EngineClient) -> tuple[EngineIdentity, list[Counters | None]]:
+        return await client.identify(), [await client.counters() for _ in range(3)]
+
+    found, counted = use(engine.url, run, timeout_s=60.0)
+    assert counted == [None, None, None]
+    assert count(engine, "/metrics") == 1
+    assert (found.process or "").startswith("pid:")
+    assert found.runtime["kv_cache_dtype"] == "auto"  # what /server_info tells is not lost
+
+
+def test_every_optional_route_may_hang_and_the_model_is_still_told(
+    engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "OPTIONAL_S", 0.05)
+    for path in ("/metrics", "/version", "/server_info", "/weight_info"):
+        engine.break_with(Break.HANG, path=path)
+    started = time.monotonic()
+    found = use(engine.url, identity, timeout_s=60.0)
+    assert time.monotonic() - started < 20.0
+    assert (found.model, found.version, found.runtime) == ("scripted", None, {"engine": "vllm"})
+    assert not found.capabilities.has_flush
+
+
+def test_server_info_has_a_time_of_its_own_because_its_first_answer_runs_other_programs(
+    engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm, "SERVER_INFO_S", 0.05)
+    engine.break_with(Break.HANG, path="/server_info")
+    started = time.monotonic()
+    found = use(engine.url, identity, timeout_s=60.0)
+    assert time.monotonic() - started < http.OPTIONAL_S
+    assert (found.version, found.capabilities.has_flush) == ("0.32.0", False)
+    assert found.runtime["block_size"] == "16"  # what /metrics tells is not lost
+
+
+def test_a_process_once_told_by_its_start_is_never_told_otherwise_because_a_page_is_slow(
+    engine: ScriptedEngine,
+) -> None:
+    async def twice(client: EngineClient) -> None:
+        assert (await client.identify()).process == "started:1700000000.00"
+        engine.break_with(Break.HANG, path="/metrics")
+        await client.identify()
+
+    with pytest.raises(ServiceTimeout, match="/metrics"):
+        use(engine.url, twice, timeout_s=0.5)
 
 
 def test_ids_of_generated_tokens_are_told(engine: ScriptedEngine) -> None:

@@ -13,7 +13,7 @@ from kvrelease.binding.runtime import declared_runtime
 from kvrelease.config import Production
 from kvrelease.engines.base import EngineClient, EngineKind
 from kvrelease.engines.detect import open_engine
-from kvrelease.ledger.store import IN_MEMORY, Ledger
+from kvrelease.ledger.store import Ledger
 from kvrelease.prewarm.result import PrewarmReport
 from kvrelease.prewarm.run import DEFAULT_MIN_HIT_RATE, prewarm
 from kvrelease.progress import Progress, silent
@@ -23,6 +23,7 @@ from kvrelease.verify.record import Record, record
 from kvrelease.verify.run import Observed, Twins, conclude, observe
 from kvrelease.workload.prompt_set import Prompt, PromptKind, PromptSet
 from tests.engines.scripted import ScriptedEngine
+from tests.ledger.opening import given_or_new
 
 T = TypeVar("T")
 
@@ -127,16 +128,17 @@ def warmed(
     """The report of a prewarm of these replicas."""
 
     async def main(clients: list[EngineClient]) -> PrewarmReport:
-        return await prewarm(
-            clients,
-            deployment=deployed or deployment(),
-            ledger=ledger or Ledger(IN_MEMORY),
-            concurrency=concurrency,
-            min_hit_rate=min_hit_rate,
-            allows_flush=allows_flush,
-            budget_s=budget_s,
-            progress=progress,
-        )
+        with given_or_new(ledger) as store:
+            return await prewarm(
+                clients,
+                deployment=deployed or deployment(),
+                ledger=store,
+                concurrency=concurrency,
+                min_hit_rate=min_hit_rate,
+                allows_flush=allows_flush,
+                budget_s=budget_s,
+                progress=progress,
+            )
 
     return with_clients(engines, main, timeout_s=timeout_s, max_retries=max_retries)
 
@@ -145,7 +147,8 @@ def recorded(engine: ScriptedEngine, *, deployed: Deployment | None = None, ledg
     """A record of one engine."""
 
     async def main(clients: list[EngineClient]) -> Record:
-        return await record(clients[0], deployment=deployed or deployment(), ledger=ledger or Ledger(IN_MEMORY))
+        with given_or_new(ledger) as store:
+            return await record(clients[0], deployment=deployed or deployment(), ledger=store)
 
     return with_clients([engine], main)
 
@@ -167,15 +170,16 @@ def observed(
         second = twins or Twins()
         if reference is not None:
             second = Twins(reference=clients[-1], golden=second.golden, baseline=second.baseline)
-        return await observe(
-            clients[: len(engines)],
-            deployment=deployed or deployment(),
-            ledger=ledger or Ledger(IN_MEMORY),
-            limits=limits,
-            twins=second,
-            max_probes=max_probes,
-            progress=progress,
-        )
+        with given_or_new(ledger) as store:
+            return await observe(
+                clients[: len(engines)],
+                deployment=deployed or deployment(),
+                ledger=store,
+                limits=limits,
+                twins=second,
+                max_probes=max_probes,
+                progress=progress,
+            )
 
     every = [*engines, *([reference] if reference else [])]
     return with_clients(every, main, max_retries=max_retries)
@@ -192,18 +196,18 @@ def verified(
     max_retries: int = 4,
 ) -> VerifyReport:
     """The report of the gate on these replicas, written to the ledger."""
-    book = ledger or Ledger(IN_MEMORY)
-    found = observed(
-        *engines,
-        deployed=deployed,
-        ledger=book,
-        limits=limits,
-        twins=twins,
-        reference=reference,
-        max_probes=max_probes,
-        max_retries=max_retries,
-    )
-    report, _ = conclude(found, deployment=deployed or deployment(), ledger=book)
+    with given_or_new(ledger) as store:
+        found = observed(
+            *engines,
+            deployed=deployed,
+            ledger=store,
+            limits=limits,
+            twins=twins,
+            reference=reference,
+            max_probes=max_probes,
+            max_retries=max_retries,
+        )
+        report, _ = conclude(found, deployment=deployed or deployment(), ledger=store)
     return report
 
 

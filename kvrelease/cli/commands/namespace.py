@@ -36,7 +36,7 @@ def namespace(
     Example: kvrelease namespace ./models/v1.3 --engine vllm
     """
     from kvrelease.binding.namespace import NamespaceReport, RuntimeReport, resolve_namespace
-    from kvrelease.binding.runtime import declared_runtime
+    from kvrelease.binding.runtime import declared_runtime, other_engine
     from kvrelease.binding.settings import binding_settings
     from kvrelease.report.namespace import namespace_document
 
@@ -56,6 +56,11 @@ def namespace(
     warnings = []
     if runtime.digest is None:
         warnings.append(session.UNDECLARED_WARNING)
+    if other := other_engine(runtime, kind=engine):
+        warnings.append(
+            f"the namespace stands for {other}, the engine under runtime: in kvrelease.yaml, and the settings are for "
+            f"{engine}: name the other with --engine, or correct runtime.engine, which makes another namespace"
+        )
     if no_ledger:
         warnings.append("without a ledger the epoch is not remembered: a poisoned name would come back")
     for warning in warnings:

@@ -11,12 +11,15 @@ from kvrelease.cli.interrupt import run_async
 from kvrelease.cli.outcome import exit_code
 from kvrelease.cli.output import choose_format, deliver, require_writable, save
 from kvrelease.config import DEFAULT_STALE_BELOW, DEFAULT_TIMEOUT_S
-from kvrelease.errors import ExitCode, worst
+from kvrelease.errors import ExitCode, UsageError, worst
 
 _EVIDENCE = "Evidence"
+# What still has a meaning when saved observations are judged again.
+_OF_JUDGING_AGAIN = ("judge_again", "form", "output")
 
 
 def verify(
+    context: typer.Context,
     *,
     release: options.ReleaseOption = None,
     old_release: options.OldReleaseOption = None,
@@ -145,6 +148,8 @@ def verify(
     from kvrelease.verify.record import Record
     from kvrelease.verify.run import Observed, conclude, observe
 
+    if judge_again is not None:
+        _require_no_other_option(context, source=judge_again)
     choose_format(form, output)
     if observations is not None:
         require_writable(observations, option="--observations")
@@ -200,3 +205,26 @@ def verify(
         console.say_fault(fault)
     code = exit_code(verdict=report.verdict, faults=faults, interrupted=observed.interrupted)
     return deliver(report, lambda: verify_document(report), wanted=form, output=output, code=worst((code, saved)))
+
+
+def _require_no_other_option(context: typer.Context, *, source: Path) -> None:
+    """Checks that nothing on the command line asks for what `--from` does not do.
+
+    Variables and `kvrelease.yaml` speak of every run, and are passed over.
+
+    Raises:
+        UsageError: an option would have no effect.
+    """
+    ignored = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name is not None and parameter.name not in _OF_JUDGING_AGAIN
+        # By its name: the class of this Enum is in Click, which Typer does not hand out.
+        if (given := context.get_parameter_source(parameter.name)) is not None and given.name == "COMMANDLINE"
+    ]
+    if ignored:
+        raise UsageError(
+            f"--from {source} judges what was observed before, by the limits of that run: with it {', '.join(ignored)} "
+            f"{'has' if len(ignored) == 1 else 'have'} no effect",
+            hint="leave out --from to observe anew, or give it alone (--format and --output keep their meaning)",
+        )
