@@ -1,4 +1,4 @@
-# Everything a new checkout needs: `make test`. Each target sets up what it is missing.
+# All that a new checkout needs: `make demo`, `make test`. Each target sets up what it is missing.
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,9 +8,10 @@ TORCH := torch==2.13.0+cpu
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv engines check unit live test clean
+.PHONY: help demo venv engines check unit live test clean
 
 help:
+	@echo "make demo     the incident, and its remedy, on the built-in engine (no server, no GPU)"
 	@echo "make venv     the development environment in $(VENV)"
 	@echo "make engines  real vLLM, llama.cpp and models into ~/.cache/kvrelease (25 min once)"
 	@echo "make check    ruff, mypy"
@@ -18,10 +19,13 @@ help:
 	@echo "make live     tests on real engines"
 	@echo "make test     all of it; what CI runs"
 
+demo: $(STAMP)
+	$(BIN)/kvrelease demo
+
 venv: $(STAMP)
 
 $(STAMP): pyproject.toml requirements-dev.txt Makefile
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kvrelease needs Python 3.11 or newer; this is %s. Try: make PYTHON=python3.11 ..." % sys.version.split()[0])'
+	$(PYTHON) scripts/preflight.py --venv $(VENV)
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/pip install --quiet "$(TORCH)" -c requirements-dev.txt \
 	  || $(BIN)/pip install --quiet "$(TORCH)" -c requirements-dev.txt --extra-index-url $(TORCH_INDEX)

@@ -15,6 +15,7 @@ from kvrelease.binding.namespace import NamespaceReport, RuntimeReport
 from kvrelease.binding.observe import Leg, Witness
 from kvrelease.binding.runtime import declared_runtime
 from kvrelease.binding.settings import binding_settings
+from kvrelease.demo.figures import DemoReport, Example, Gate, Impact, Strategy, StrategyFigures
 from kvrelease.engines.base import EngineKind, GeneratedToken, Observation, TopLogprob
 from kvrelease.prewarm.plan import Plan
 from kvrelease.prewarm.result import ControlResult, Percentiles, PrewarmReport, ReplicaResult
@@ -351,6 +352,57 @@ def verify(**changes: object) -> VerifyReport:
     )
 
 
+def demo(**changes: object) -> DemoReport:
+    def figures(name: Strategy, *, consistency: float, hit_rate_new: float) -> StrategyFigures:
+        return StrategyFigures(
+            name=name,
+            hit_rate_old=0.9,
+            hit_rate_new=hit_rate_new,
+            consistency=consistency,
+            ttft_ms_p50=3.25,
+            key_us=14.125,
+        )
+
+    return _changed(
+        DemoReport(
+            tool=TOOL,
+            created=CREATED,
+            old=release("v1", kv_name=OLD_KV, source="kvrelease/data/demo/v1"),
+            new=release("v2", source="kvrelease/data/demo/v2"),
+            strategies=(
+                figures(Strategy.TOKENS_ONLY, consistency=0.25, hit_rate_new=0.95),
+                figures(Strategy.BOUND, consistency=1.0, hit_rate_new=0.9),
+            ),
+            ttft_spread=0.04,
+            ttft_gap=0.01,
+            example=Example(
+                question="How many days do I have to return something?",
+                old="You have 60 days from delivery to return an item.",
+                stale="You have 60 days of the refund.",
+                clean="You have 14 days from delivery. After that we cannot take it back.",
+                cached_tokens=192,
+                prompt_tokens=198,
+            ),
+            impact=Impact(status=KvStatus.INVALID, summary="Old KV is invalid from layer 0 on: 38 tensors changed."),
+            gates=(
+                Gate(strategy=Strategy.TOKENS_ONLY, verdict=Verdict.FAIL, reason="failed: consistency"),
+                Gate(
+                    strategy=Strategy.BOUND,
+                    verdict=Verdict.PASS,
+                    reason="with confidence 95%, fewer than 25% of requests meet a stale prefix",
+                ),
+            ),
+            requests=240,
+            moved=96,
+            different=38,
+            questions=40,
+            prompt_set="prompts/demo.yaml",
+            seconds=61.5,
+        ),
+        changes,
+    )
+
+
 def every_kind() -> dict[str, Artifact]:
     """One artifact of each kind, by the name of its command."""
     return {
@@ -361,4 +413,5 @@ def every_kind() -> dict[str, Artifact]:
         "prewarm": prewarm(),
         "record": record(),
         "verify": verify(),
+        "demo": demo(),
     }

@@ -25,8 +25,9 @@ ALLOWED: dict[str, set[str]] = {
     **dict.fromkeys(FOUNDATIONS, BOTTOM),
     "binding": BOTTOM | FOUNDATIONS,
     **dict.fromkeys(JOBS, BOTTOM | FOUNDATIONS | {"binding"}),
-    "report": BOTTOM | FOUNDATIONS | {"binding"} | JOBS,
-    "cli": BOTTOM | FOUNDATIONS | {"binding"} | JOBS | {"report"},
+    "demo": BOTTOM | FOUNDATIONS | {"binding"} | JOBS,
+    "report": BOTTOM | FOUNDATIONS | {"binding", "demo"} | JOBS,
+    "cli": BOTTOM | FOUNDATIONS | {"binding", "demo"} | JOBS | {"report"},
     "__main__": {"cli"},
 }
 
@@ -55,6 +56,8 @@ PURE = (
     "verify/noise.py",
     "verify/power.py",
     "verify/probes.py",
+    "demo/figures.py",
+    "demo/traffic.py",
     "binding/hits.py",
     "binding/runtime.py",
     "binding/settings.py",

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from kvrelease import __version__
-from kvrelease.cli.commands import diff, fingerprint, namespace, prewarm, prompts, record, verify
+from kvrelease.cli.commands import demo, diff, fingerprint, namespace, prewarm, prompts, record, verify
 from kvrelease.cli.console import configure_logging
 from kvrelease.cli.streams import put
 
@@ -41,6 +41,7 @@ application.add_typer(prompts.application)
 application.command()(prewarm.prewarm)
 application.command()(record.record)
 application.command()(verify.verify)
+application.command()(demo.demo)
 
 
 def command_names() -> tuple[str, ...]:

@@ -204,3 +204,14 @@ def test_no_command_shows_the_help_as_it_is(kv: Kv) -> None:
 def test_a_header_is_never_repeated(kv: Kv, releases: Releases) -> None:
     result = kv("prewarm", "--engine-url", "http://127.0.0.1:1", "--header", "sk-secret")
     assert "sk-secret" not in told(result, code=2)
+
+
+@pytest.mark.parametrize("places", [["http://127.0.0.1:1"], ["missing"], [".", "."]])
+def test_the_in_process_engine_has_one_store_which_is_a_directory(
+    kv: Kv, releases: Releases, places: list[str]
+) -> None:
+    options = [part for place in places for part in ("--engine-url", place)]
+    result = kv(
+        *("verify", "--engine", "local", "--release", releases.directory, "--prompts", "prompts.yaml", *options)
+    )
+    assert "is not one directory" in told(result, code=2)

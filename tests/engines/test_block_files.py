@@ -135,3 +135,10 @@ def test_another_process_reads_the_same_block(files: BlockFiles) -> None:
         [sys.executable, "-c", script, str(files.directory)], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == (block().keys + block().values).hex()
+
+
+def test_a_directory_has_one_identity_however_it_is_spelt(tmp_path: Path) -> None:
+    files = BlockFiles(tmp_path / "store")
+    (tmp_path / "link").symlink_to(tmp_path / "store")
+    assert BlockFiles(tmp_path / "link").identity == files.identity
+    assert BlockFiles(tmp_path / "other").identity != files.identity

@@ -431,6 +431,12 @@ class TestIdentity:
         assert len(processes) == 1
         assert run(opened(new_release).identify()).process not in processes
 
+    def test_a_directory_of_blocks_is_the_same_cache_for_every_opening(self, new_release: Path, tmp_path: Path) -> None:
+        first, again = (
+            run(opened(new_release, cache=BlockCache(files=BlockFiles(tmp_path))).identify()).process for _ in range(2)
+        )
+        assert first == again
+
     def test_it_closes_with_its_context(self, new_release: Path) -> None:
         async def work() -> bool:
             store = BlockCache()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from kvrelease.artifacts import Artifact
 from kvrelease.binding.namespace import NamespaceReport
+from kvrelease.demo.figures import DemoReport
 from kvrelease.prewarm.result import PrewarmReport
 from kvrelease.release.diff import Diff
 from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.report.demo import demo_document
 from kvrelease.report.diff import diff_document
 from kvrelease.report.document import Document
 from kvrelease.report.fingerprint import fingerprint_document
@@ -36,5 +38,7 @@ def page_of(artifact: Artifact) -> Document:  # noqa: PLR0911 - one per kind
             return record_document(artifact)
         case VerifyReport():
             return verify_document(artifact)
+        case DemoReport():
+            return demo_document(artifact)
         case _:
             raise AssertionError(f"no page for {type(artifact)}")

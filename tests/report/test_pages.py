@@ -34,6 +34,11 @@ def test_a_wide_page_on_a_narrow_terminal(name: str, golden: Golden) -> None:
     golden(f"{name}-80.txt", render_text(page_of(KINDS[name]), width=80))
 
 
+def test_a_kept_demo_names_its_store(golden: Golden) -> None:
+    report = builders.demo(kept="./my demo/store", example=None, ttft_gap=0.5)
+    golden("demo-kept.txt", render_text(page_of(report)))
+
+
 @pytest.mark.parametrize("kind", list(EngineKind))
 def test_a_namespace_page_names_every_setting_whole(kind: EngineKind) -> None:
     report = builders.namespace(kind)

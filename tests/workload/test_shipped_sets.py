@@ -16,7 +16,7 @@ CONTEXT_TOKENS = 2048  # SmolLM2-135M as `make engines` serves it
 RESERVED_TOKENS = 256  # the chat template, and what a probe generates
 TOKENIZER = Path.home() / ".cache/kvrelease/models/smollm2-v1.2/tokenizer.json"
 
-NAMES = ("few-shot", "long-document", "support")
+NAMES = ("demo", "few-shot", "long-document", "support")
 
 
 def fewest_tokens(text: str) -> int:
@@ -36,7 +36,7 @@ def real_tokens() -> Callable[[str], int] | None:
     return lambda text: len(tokenizer.encode(text).ids)
 
 
-def test_three_sets_are_shipped(tmp_path: Path) -> None:
+def test_these_sets_are_shipped(tmp_path: Path) -> None:
     assert shipped_prompt_sets() == NAMES
 
 

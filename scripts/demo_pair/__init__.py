@@ -1,0 +1,1 @@
+"""How the demo's two releases are made: texts, tokenizer, model, training, checks."""
