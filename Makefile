@@ -26,6 +26,7 @@ venv: $(STAMP)
 
 $(STAMP): pyproject.toml requirements-dev.txt Makefile
 	$(PYTHON) scripts/preflight.py --venv $(VENV)
+	@echo "making $(VENV): PyTorch (CPU), transformers and the tools of development, a minute or two"
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/pip install --quiet "$(TORCH)" -c requirements-dev.txt \
 	  || $(BIN)/pip install --quiet "$(TORCH)" -c requirements-dev.txt --extra-index-url $(TORCH_INDEX)

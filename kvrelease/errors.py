@@ -81,10 +81,11 @@ class UsageError(KvreleaseError):
 class MissingExtra(UsageError):
     """An optional library is needed and not installed."""
 
-    def __init__(self, *, extra: str, needed_for: str, module: str) -> None:
+    def __init__(self, *, extra: str, needed_for: str, module: str, first: str | None = None) -> None:
+        line = f"pip install 'kvrelease[{extra}]', or '.[{extra}]' in a checkout"
         super().__init__(
             f"{needed_for} needs the Python module {module!r}, which is not installed",
-            hint=f"pip install 'kvrelease[{extra}]'",
+            hint=line if first is None else f"{line}; {first}",
         )
 
 

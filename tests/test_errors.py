@@ -55,7 +55,7 @@ def test_each_class_has_its_exit_code(error: KvreleaseError, code: int) -> None:
 
 def test_a_missing_extra_gives_the_pip_line() -> None:
     error = MissingExtra(extra="local", needed_for="--engine local", module="torch")
-    assert error.hint == "pip install 'kvrelease[local]'"
+    assert error.hint == "pip install 'kvrelease[local]', or '.[local]' in a checkout"
 
 
 def test_of_several_errors_the_worst_is_told() -> None:

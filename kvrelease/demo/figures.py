@@ -13,9 +13,9 @@ from kvrelease.demo.traffic import Worker
 from kvrelease.release.diff import KvStatus
 from kvrelease.workload.prompt_set import Prompt
 
-# The run is cut into so many parts, and identical arms are compared in each: one part of 60 requests shows the spread
-# that a reader would meet on a run of that length, the whole run would show only one draw of it.
-ROUNDS = 4
+# The run is cut into so many parts, and identical arms are compared in each: the whole run would show one draw of their
+# difference, which may happen to be zero.
+ROUNDS = 10
 
 
 class Strategy(enum.StrEnum):

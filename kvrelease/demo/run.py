@@ -38,8 +38,8 @@ from kvrelease.verify.evidence import Limits
 from kvrelease.verify.run import Twins, conclude, observe
 from kvrelease.workload.prompt_set import Prompt
 
-DEFAULT_REQUESTS = 240
-# Four parts of the run are compared, each in three kinds of traffic; fewer requests leave one without a median.
+DEFAULT_REQUESTS = 300
+# Six for each part in which identical arms are compared.
 MIN_REQUESTS = 60
 
 # Identical arms of each strategy: their difference is the noise of the timing.

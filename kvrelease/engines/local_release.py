@@ -16,6 +16,10 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile, InputError, KvreleaseError, MissingExtra, NotFound, UnsupportedRelease
 
 NEEDED_FOR = "the in-process engine"
+CPU_BUILD_FIRST = (
+    "on a machine without a GPU first: pip install torch --index-url https://download.pytorch.org/whl/cpu, or pip "
+    "fetches a CUDA build of several GB"
+)
 # transformers' verbosity and progress bar are settings of the whole process; loads take turns.
 _LOADING = threading.Lock()
 _MAX_REASON_CHARS = 300
@@ -84,7 +88,7 @@ def require_extra() -> None:
         try:
             importlib.import_module(module)
         except ImportError as error:
-            raise MissingExtra(extra="local", needed_for=NEEDED_FOR, module=module) from error
+            raise MissingExtra(extra="local", needed_for=NEEDED_FOR, module=module, first=CPU_BUILD_FIRST) from error
 
 
 def load(directory: Path, *, dtype: str) -> LoadedRelease:

@@ -14,7 +14,7 @@ from kvrelease.config import working_directory
 from kvrelease.errors import ExitCode
 
 # kvrelease.demo.run has the same numbers; a test keeps them equal. Importing it would cost --help half a second.
-_REQUESTS = 240
+_REQUESTS = 300
 _MIN_REQUESTS = 60
 
 
