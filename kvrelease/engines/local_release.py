@@ -84,7 +84,7 @@ def require_extra() -> None:
     Raises:
         MissingExtra: torch or transformers is not.
     """
-    for module in _MODULES:
+    for module in reversed(_MODULES):  # torch first: transformers remembers for good that it was imported without
         try:
             importlib.import_module(module)
         except ImportError as error:
