@@ -9,18 +9,20 @@ otherwise, a warning says so. Source: vllm 0.32.0, vllm/model_executor/model_loa
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import fnmatch
-import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import msgspec
 
-from kvrelease.errors import DamagedFile, NotFound, UnsupportedRelease
-from kvrelease.release.safetensors import SafetensorsFile, read_safetensors
-from kvrelease.release.small_files import read_json_object, stat_regular, translate
+from kvrelease.errors import DamagedFile, InputError, NotFound, UnsupportedRelease
+from kvrelease.release.safetensors import read_safetensors
+from kvrelease.release.small_files import read_json_object
+from kvrelease.release.source import Source, SourceFile
+from kvrelease.release.weights import WeightFile
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
@@ -59,7 +61,7 @@ class ReleaseFile(msgspec.Struct, frozen=True, kw_only=True):
     """One file of a release.
 
     Attributes:
-        path: relative to the release's directory.
+        path: relative to the release.
         bytes: size.
         role: what it is for; `extra` is weights that are not loaded.
     """
@@ -69,18 +71,26 @@ class ReleaseFile(msgspec.Struct, frozen=True, kw_only=True):
     role: FileRole
 
 
+def release_file(file: SourceFile, role: FileRole) -> ReleaseFile:
+    """The row of a file.
+
+    Raises:
+        InputError: it is absent, or no regular file.
+        ServiceError: the store did not answer properly.
+    """
+    return ReleaseFile(path=file.name, bytes=file.identity().size_bytes, role=role)
+
+
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """What would be loaded.
 
     Attributes:
-        directory: where configuration and tokenizer lie.
         files: chosen weight files, headers sound; a tensor name may occur in two of them.
         other_files: the index, and weight files that are not loaded.
         warnings: where engines disagree, or where something is left over.
     """
 
-    directory: Path
-    files: tuple[SafetensorsFile, ...]
+    files: tuple[WeightFile, ...]
     other_files: tuple[ReleaseFile, ...]
     warnings: tuple[str, ...]
 
@@ -91,90 +101,77 @@ def listed(names: Sequence[str]) -> str:
     return shown if len(names) <= _NAMES_SHOWN else f"{shown} and {len(names) - _NAMES_SHOWN} more"
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
+def read_checkpoint(source: Source) -> Checkpoint:
     """What an engine would load from a model directory, or from one `.safetensors` file.
 
     Raises:
-        NotFound: no such path, no weights in it, or shards that are absent.
+        NotFound: no such file, no weights, or shards that are absent.
         DamagedFile: a file that is not what it claims, or an index that contradicts the shards.
-        UnsupportedRelease: only pickles or GGUF files, an adapter without its base, or one shard of several.
+        UnsupportedRelease: only pickles, an adapter without its base, or one shard of several.
+        InputError: a file cannot be read.
+        ServiceError: the store did not answer properly.
     """
-    if path.is_dir():
-        return _read_directory(path)
-    stat_regular(path)
-    index = path.parent / INDEX_NAME
-    numbered = _SHARD_NUMBER.match(path.name)
+    if source.single_file is None:
+        return _read_directory(source)
+    file = source.file(source.single_file)
+    file.identity()
+    numbered = _SHARD_NUMBER.match(file.name)
     if numbered and int(numbered[3]) > 1:
         raise UnsupportedRelease(
-            f"reading {path}: it is one shard of {int(numbered[3])}, not a release", hint=f"give {path.parent} instead"
+            f"reading {file.where}: it is one shard of {int(numbered[3])}, not a release",
+            hint=f"give {source.where} instead",
         )
     warnings = []
-    if index.is_file():
+    if INDEX_NAME in source.names():
         warnings.append(
-            f"beside {path.name!r} lies {INDEX_NAME}, which engines would follow; only the named file is read"
+            f"beside {file.name!r} lies {INDEX_NAME}, which engines would follow; only the named file is read"
         )
-    return Checkpoint(directory=path.parent, files=(read_safetensors(path),), other_files=(), warnings=tuple(warnings))
+    return Checkpoint(files=(read_safetensors(file),), other_files=(), warnings=tuple(warnings))
 
 
-def _read_directory(directory: Path) -> Checkpoint:
-    names = _file_names(directory)
+def _read_directory(source: Source) -> Checkpoint:
+    names = [name for name in source.names() if "/" not in name]
     if INDEX_NAME in names:
-        return _read_indexed(directory, names)
+        return _read_indexed(source, names)
     safetensors = [name for name in names if name.endswith(".safetensors")]
     consolidated = [name for name in safetensors if name.startswith("consolidated")]
     adapters = [name for name in safetensors if name.startswith("adapter_model")]
     chosen = [name for name in safetensors if name not in adapters and name not in consolidated] or consolidated
     if not chosen:
-        raise _nothing_to_load(directory, names, adapters)
-    _check_shard_numbers(directory, chosen)
+        raise _nothing_to_load(source.where, names, adapters)
+    _check_shard_numbers(source.where, chosen)
     warnings = []
     if len(chosen) > 1:
         warnings.append(
             f"there is no {INDEX_NAME}, so all {len(chosen)} safetensors files are read, as vLLM does: {listed(chosen)}"
             f"; transformers would load only {SINGLE_NAME}, if it is there"
         )
-    files = tuple(read_safetensors(directory / name) for name in chosen)
-    extra, notes = _extras(directory, names, chosen)
-    return Checkpoint(directory=directory, files=files, other_files=extra, warnings=(*warnings, *notes))
+    files = tuple(read_safetensors(source.file(name)) for name in chosen)
+    extra, notes = unread_weights(source, names, chosen)
+    return Checkpoint(files=files, other_files=extra, warnings=(*warnings, *notes))
 
 
-def _file_names(directory: Path) -> list[str]:
-    """Names of the entries that are no directories, sorted."""
-    try:
-        with os.scandir(directory) as entries:
-            return sorted(entry.name for entry in entries if not entry.is_dir())
-    except OSError as error:
-        raise translate(error, directory) from error
-
-
-def _nothing_to_load(directory: Path, names: Sequence[str], adapters: Sequence[str]) -> NotFound | UnsupportedRelease:
+def _nothing_to_load(where: str, names: Sequence[str], adapters: Sequence[str]) -> NotFound | UnsupportedRelease:
     if adapters or "adapter_config.json" in names:
         return UnsupportedRelease(
-            f"reading {directory}: it holds a LoRA adapter without its base model",
+            f"reading {where}: it holds a LoRA adapter without its base model",
             hint="give the base model's directory",
         )
     others = _other_weights(names)
-    if any(name.endswith(".gguf") for name in others):
-        return UnsupportedRelease(
-            f"reading {directory}: it holds no safetensors, only {listed(others)}",
-            hint="give the safetensors directory that the GGUF file was converted from",
-        )
     if others:
         return UnsupportedRelease(
-            f"reading {directory}: it holds no safetensors, only pickles ({listed(others)}); nothing is ever unpickled",
+            f"reading {where}: it holds no safetensors, only pickles ({listed(others)}); nothing is ever unpickled",
             hint="convert it: load it with transformers where you trust it, and save_pretrained() the model",
         )
     if not names:
-        return NotFound(
-            f"reading {directory}: the directory is empty", hint="give the directory that holds config.json"
-        )
+        return NotFound(f"reading {where}: the directory is empty", hint="give the directory that holds config.json")
     return NotFound(
-        f"reading {directory}: no *.safetensors among its {len(names)} files",
+        f"reading {where}: no *.safetensors among its {len(names)} files",
         hint="give the directory that holds the weights and config.json",
     )
 
 
-def _check_shard_numbers(directory: Path, names: Sequence[str]) -> None:
+def _check_shard_numbers(where: str, names: Sequence[str]) -> None:
     """Without an index only the numbers in the names tell that a shard is absent."""
     matches = [match for match in map(_SHARD_NUMBER.match, names) if match]
     for stem, total in sorted({(match[1], match[3]) for match in matches}):
@@ -183,52 +180,52 @@ def _check_shard_numbers(directory: Path, names: Sequence[str]) -> None:
         if absent:
             missing = [f"{stem}-{number:0{len(total)}d}-of-{total}.safetensors" for number in absent]
             raise NotFound(
-                f"reading {directory}: {len(missing)} of {int(total)} shards are absent: {listed(missing)}",
+                f"reading {where}: {len(missing)} of {int(total)} shards are absent: {listed(missing)}",
                 hint="the download is incomplete: run it again",
             )
 
 
-def _read_indexed(directory: Path, names: Sequence[str]) -> Checkpoint:
-    index = directory / INDEX_NAME
+def _read_indexed(source: Source, names: Sequence[str]) -> Checkpoint:
+    index = source.file(INDEX_NAME)
     weight_map = _read_weight_map(index)
     shards = sorted(set(weight_map.values()))
-    absent = [shard for shard in shards if not (directory / shard).exists()]
+    absent = [shard for shard in shards if not source.has(shard)]
     if absent:
         tensor = next(name for name, shard in sorted(weight_map.items()) if shard in absent)
         raise NotFound(
-            f"reading {directory}: {len(absent)} of the {len(shards)} shards that {INDEX_NAME} names are absent: "
+            f"reading {source.where}: {len(absent)} of the {len(shards)} shards that {INDEX_NAME} names are absent: "
             f"{listed(absent)}; tensor {tensor!r} is in one of them",
             hint="the download is incomplete: run it again",
         )
-    files = tuple(read_safetensors(directory / shard) for shard in shards)
-    warnings = _compare_with_index(index, weight_map, files)
+    files = tuple(read_safetensors(source.file(shard)) for shard in shards)
+    warnings = _compare_with_index(index.where, weight_map, files)
     if SINGLE_NAME in names and SINGLE_NAME not in shards:
         warnings.append(
             f"{SINGLE_NAME} lies beside the index, which does not name it: vLLM loads the index's shards, transformers "
             f"loads {SINGLE_NAME}; remove one of the two"
         )
-    extra, notes = _extras(directory, names, shards)
-    index_file = ReleaseFile(path=INDEX_NAME, bytes=stat_regular(index), role=FileRole.INDEX)
-    return Checkpoint(directory=directory, files=files, other_files=(index_file, *extra), warnings=(*warnings, *notes))
+    extra, notes = unread_weights(source, names, shards)
+    index_file = release_file(index, FileRole.INDEX)
+    return Checkpoint(files=files, other_files=(index_file, *extra), warnings=(*warnings, *notes))
 
 
-def _read_weight_map(index: Path) -> dict[str, str]:
-    """The index's `tensor -> shard`, no shard outside the directory."""
+def _read_weight_map(index: SourceFile) -> dict[str, str]:
+    """The index's `tensor -> shard`, no shard outside the release; one spelling of each."""
     weight_map = read_json_object(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise DamagedFile(f"reading {index}: it has no weight_map")
+        raise DamagedFile(f"reading {index.where}: it has no weight_map")
     checked: dict[str, str] = {}
     for name, shard in weight_map.items():
         if not isinstance(shard, str) or not shard:
-            raise DamagedFile(f"reading {index}: tensor {name!r} is in no file")
+            raise DamagedFile(f"reading {index.where}: tensor {name!r} is in no file")
         parts = PurePosixPath(shard).parts
         if PurePosixPath(shard).is_absolute() or ".." in parts or "\\" in shard or "\0" in shard:
-            raise DamagedFile(f"reading {index}: tensor {name!r} points outside the directory: {shard!r}")
-        checked[str(name)] = shard
+            raise DamagedFile(f"reading {index.where}: tensor {name!r} points outside the directory: {shard!r}")
+        checked[str(name)] = PurePosixPath(shard).as_posix()
     return checked
 
 
-def _compare_with_index(index: Path, weight_map: Mapping[str, str], files: Sequence[SafetensorsFile]) -> list[str]:
+def _compare_with_index(where: str, weight_map: Mapping[str, str], files: Sequence[WeightFile]) -> list[str]:
     """Warnings for tensors that lie elsewhere than the index says, or that it forgot.
 
     Raises:
@@ -237,16 +234,16 @@ def _compare_with_index(index: Path, weight_map: Mapping[str, str], files: Seque
     places: dict[str, set[str]] = {}
     for file in files:
         for tensor in file.tensors:
-            places.setdefault(tensor.name, set()).add(file.path.relative_to(index.parent).as_posix())
+            places.setdefault(tensor.name, set()).add(file.file.name)
     lost = sorted(weight_map.keys() - places.keys())
     if lost:
         raise DamagedFile(
-            f"reading {index}: {len(lost)} tensors are not in the shard it names, nor in another: {listed(lost)}; the "
+            f"reading {where}: {len(lost)} tensors are not in the shard it names, nor in another: {listed(lost)}; the "
             f"first should be in {weight_map[lost[0]]!r}",
             hint="index and shards come from two versions: download both again",
         )
     warnings = []
-    moved = sorted(name for name, shard in weight_map.items() if PurePosixPath(shard).as_posix() not in places[name])
+    moved = sorted(name for name, shard in weight_map.items() if shard not in places[name])
     if moved:
         warnings.append(f"{len(moved)} tensors are in another shard than {INDEX_NAME} says: {listed(moved)}")
     forgotten = sorted(places.keys() - weight_map.keys())
@@ -267,10 +264,12 @@ def _other_weights(names: Sequence[str]) -> list[str]:
     ]
 
 
-def _extras(directory: Path, names: Sequence[str], chosen: Sequence[str]) -> tuple[tuple[ReleaseFile, ...], list[str]]:
+def unread_weights(
+    source: Source, names: Sequence[str], chosen: Sequence[str]
+) -> tuple[tuple[ReleaseFile, ...], list[str]]:
     """Weight files that are not loaded, and the warnings about them."""
     unused = [name for name in names if name.endswith(".safetensors") and name not in chosen]
-    others = _other_weights(names)
+    others = [name for name in _other_weights(names) if name not in chosen]
     warnings = []
     if unused or others:
         warnings.append(f"weight files that are not part of the release: {listed([*unused, *others])}")
@@ -280,9 +279,9 @@ def _extras(directory: Path, names: Sequence[str], chosen: Sequence[str]) -> tup
             f"vLLM's load format `auto` prefers {listed(consolidated)} to the files that were read: start it with "
             "--load-format hf, or remove them"
         )
-    # A link that leads nowhere is named in the warning; its size is not known, so it has no row.
-    existing = [name for name in [*unused, *others] if (directory / name).is_file()]
-    files = tuple(
-        ReleaseFile(path=name, bytes=stat_regular(directory / name), role=FileRole.EXTRA) for name in existing
-    )
-    return files, warnings
+    rows = []
+    for name in [*unused, *others]:
+        # A link that leads nowhere is named in the warning; its size is not known, so it has no row.
+        with contextlib.suppress(InputError):
+            rows.append(release_file(source.file(name), FileRole.EXTRA))
+    return tuple(rows), warnings

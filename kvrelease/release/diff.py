@@ -9,6 +9,7 @@ import msgspec
 
 from kvrelease.artifacts import Artifact, ReleaseRef, Verdict
 from kvrelease.release.checkpoint import listed
+from kvrelease.release.content import Format
 from kvrelease.release.fingerprint import Fingerprint, Mode
 from kvrelease.release.impact import config_affects_kv, tensor_impact
 from kvrelease.release.model_config import KeyEffect, key_effect, same_value
@@ -105,7 +106,9 @@ def diff_fingerprints(old: Fingerprint, new: Fingerprint) -> Diff:
     changed = tuple(name for name in names if getattr(old.digests, name) != getattr(new.digests, name))
     tensors = _compare_tensors(old, new)
     config = _compare_config(old, new)
-    kv = _judge(old, new, changed, tensors, config)
+    # Two formats store the tokenizer in two ways; of the text side only templates are one text in both.
+    told = changed if old.format is new.format else tuple(name for name in changed if name == "template")
+    kv = _judge(old, new, told, tensors, config)
     return Diff(
         old=old.release,
         release=new.release,
@@ -114,7 +117,7 @@ def diff_fingerprints(old: Fingerprint, new: Fingerprint) -> Diff:
         kv=kv,
         config=config,
         drift=(),
-        summary=_summary(changed, tensors, config, kv),
+        summary=_summary(told, tensors, config, kv),
     )
 
 
@@ -203,6 +206,11 @@ def _impact(status: KvStatus, layers: int | None, valid: int | None, reasons: tu
 def _why_not_comparable(old: Fingerprint, new: Fingerprint) -> str | None:
     if Mode.FAST in (old.mode, new.mode):
         return "a fast fingerprint may miss a change, so it cannot say that old KV is valid"
+    if old.format is not new.format:
+        return (
+            f"the old release is {old.format}, the new one {new.format}: a conversion renames tensors and may reorder "
+            "or quantise them, so digests of the two say nothing about each other"
+        )
     if old.config is None or new.config is None:
         return "one side has no config.json, on which KV depends too"
     if old.rule.name != new.rule.name:
@@ -231,7 +239,8 @@ def _config_reasons(new: Fingerprint, config: Sequence[ConfigChange]) -> list[st
             continue
         is_unknown = new.rule.layers is not None and key_effect(change.key) is KeyEffect.UNKNOWN
         why = f"which the rule {new.rule.name} does not know, so it counts" if is_unknown else "on which KV depends"
-        reasons.append(f"config.json changed in {change.key!r}, {why}: every layer is invalid")
+        where = "config.json" if new.format is Format.SAFETENSORS else "the metadata"
+        reasons.append(f"{where} changed in {change.key!r}, {why}: every layer is invalid")
     return reasons
 
 

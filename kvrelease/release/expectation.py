@@ -12,7 +12,7 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.release.checkpoint import listed
 from kvrelease.release.impact import EMBEDDINGS, OUTPUT_LAYER, Rule
 from kvrelease.release.model_config import ModelConfig
-from kvrelease.release.safetensors import StoredTensor
+from kvrelease.release.weights import StoredTensor
 
 _SAFETENSORS_DTYPE = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from blake3 import blake3
 
 from kvrelease import artifacts
 from kvrelease.artifacts import Artifact, JsonObject, ReleaseRef
-from kvrelease.errors import DamagedFile, NotFound, UnsupportedRelease
+from kvrelease.errors import DamagedFile
 from kvrelease.progress import Progress, silent
-from kvrelease.release.checkpoint import Checkpoint, FileRole, ReleaseFile, listed, read_checkpoint
+from kvrelease.release.address import open_saved, open_source
+from kvrelease.release.checkpoint import Checkpoint, FileRole, ReleaseFile, listed
+from kvrelease.release.content import Format, read_content
 from kvrelease.release.digests import (
     LayerDigest,
     config_digest,
@@ -25,12 +26,11 @@ from kvrelease.release.digests import (
 )
 from kvrelease.release.expectation import disagreements
 from kvrelease.release.hashing import Payload, default_jobs, hash_tensors
-from kvrelease.release.impact import OUTPUT_LAYER, Rule, rule_for
-from kvrelease.release.model_config import CONFIG_NAME, ModelConfig, read_model_config
+from kvrelease.release.impact import OUTPUT_LAYER, Rule
 from kvrelease.release.naming import kv_name
-from kvrelease.release.safetensors import StoredTensor
-from kvrelease.release.small_files import read_bytes, stat_regular
-from kvrelease.release.tokenizer import read_text_side
+from kvrelease.release.small_files import read_bytes
+from kvrelease.release.source import Source
+from kvrelease.release.weights import StoredTensor
 
 
 class Mode(enum.StrEnum):
@@ -91,8 +91,10 @@ class Fingerprint(Artifact, frozen=True, kw_only=True, tag="kvrelease/fingerprin
         bytes: that were hashed.
         seconds: that it took.
         files: that the release consists of, and weight files that it does not.
+        format: of the weights; releases in two formats are never compared tensor by tensor.
         config: canonical configuration; None when there is none.
         transformers_version: of the library that saved the model, None when not known. Part of no digest.
+        labels: what a GGUF file says about where it comes from. Part of no digest.
         tensor_digests: tensor name (raw) → hex over dtype, shape and bytes.
         warnings: what an operator should know.
     """
@@ -112,6 +114,8 @@ class Fingerprint(Artifact, frozen=True, kw_only=True, tag="kvrelease/fingerprin
     transformers_version: str | None
     tensor_digests: dict[str, str]
     warnings: tuple[str, ...]
+    format: Format = Format.SAFETENSORS  # the only one that older artifacts know
+    labels: JsonObject = msgspec.field(default_factory=dict)
 
 
 def load_release(
@@ -125,50 +129,11 @@ def load_release(
     """The fingerprint of whatever a user may call a release.
 
     Args:
-        what: a model directory, one `.safetensors` file, or a saved fingerprint (`kvrelease.json`).
+        what: a model directory, one `.safetensors` or `.gguf` file, or a saved fingerprint (`kvrelease.json`); each of
+            them also in an object store (`s3://`, `gs://`).
         jobs: threads to hash with; None for as many as are worthwhile here.
         name: overrides the release's own.
         version: overrides the release's own.
-        progress: called while hashing.
-
-    Raises:
-        NotFound: no such path.
-        DamagedFile: a file is not what it claims.
-        UnsupportedRelease: nothing that can be fingerprinted.
-        InputError: a file cannot be read, or changed meanwhile.
-    """
-    path = Path(what)
-    if path.suffix == ".json" and not path.is_dir():
-        saved = artifacts.read(path, Fingerprint)
-        release = msgspec.structs.replace(
-            saved.release, name=name or saved.release.name, version=version or saved.release.version
-        )
-        return msgspec.structs.replace(saved, release=release)
-    if not path.is_dir() and path.suffix != ".safetensors" and path.exists():
-        raise UnsupportedRelease(
-            f"reading {path}: neither a model directory nor a .safetensors or .json file",
-            hint="give the model's directory, or a fingerprint that was saved with --output",
-        )
-    if not path.exists():
-        raise NotFound(f"reading {path}: no such file or directory")
-    return fingerprint_directory(path, jobs=jobs, name=name, version=version, progress=progress)
-
-
-def fingerprint_directory(
-    path: Path,
-    *,
-    jobs: int | None = None,
-    name: str | None = None,
-    version: str | None = None,
-    progress: Progress = silent,
-) -> Fingerprint:
-    """The full fingerprint of a model directory, or of one `.safetensors` file and what lies beside it.
-
-    Args:
-        path: as the user wrote it.
-        jobs: threads to hash with; None for as many as are worthwhile here.
-        name: of the release; None for the directory's own.
-        version: the operator's label.
         progress: called while hashing.
 
     Raises:
@@ -176,29 +141,63 @@ def fingerprint_directory(
         DamagedFile: a file is not what it claims.
         UnsupportedRelease: nothing that can be fingerprinted.
         InputError: a file cannot be read, or changed meanwhile.
+        ServiceError: the store did not answer properly.
+    """
+    file = open_saved(what)
+    if file is not None:
+        data = read_bytes(file, limit_bytes=artifacts.MAX_ARTIFACT_BYTES)
+        saved = artifacts.from_json(data, Fingerprint, source=file.where)
+        release = msgspec.structs.replace(
+            saved.release, name=name or saved.release.name, version=version or saved.release.version
+        )
+        return msgspec.structs.replace(saved, release=release)
+    return fingerprint_source(open_source(what), jobs=jobs, name=name, version=version, progress=progress)
+
+
+def fingerprint_source(
+    source: Source,
+    *,
+    jobs: int | None = None,
+    name: str | None = None,
+    version: str | None = None,
+    progress: Progress = silent,
+) -> Fingerprint:
+    """The full fingerprint of a release, wherever its files lie.
+
+    Args:
+        source: of its files.
+        jobs: threads to hash with; None for as many as are worthwhile here.
+        name: of the release; None for the source's own.
+        version: the operator's label; None for the source's own.
+        progress: called while hashing.
+
+    Raises:
+        NotFound: no weights, absent shards, or no config.json in a directory.
+        DamagedFile: a file is not what it claims.
+        UnsupportedRelease: nothing that can be fingerprinted.
+        InputError: a file cannot be read, or changed meanwhile.
+        ServiceError: the store did not answer properly.
     """
     started = time.monotonic()
-    checkpoint = read_checkpoint(path)
-    config = _read_config(path, checkpoint.directory)
+    content = read_content(source)
+    checkpoint, config, rule, text_side = content.checkpoint, content.config, content.rule, content.text_side
     entries = None if config is None else config.entries
-    rule = rule_for(config)
-    code = _read_code(checkpoint.directory, config)
-    text_side = read_text_side(checkpoint.directory, model_config=entries)
 
     stored = [tensor for file in checkpoint.files for tensor in file.tensors]
-    payloads = hash_tensors(checkpoint.files, jobs=jobs or default_jobs(), progress=progress)
+    threads = jobs or default_jobs(is_remote=source.origin.is_remote)
+    payloads = hash_tensors(checkpoint.files, jobs=threads, progress=progress)
     all_digests, duplicate_notes = _one_per_name(stored, payloads)
     tensor_digests = without_tied_copy(all_digests, rule)
 
-    kv, layers = kv_digests(tensor_digests, entries, code, rule)
+    kv, layers = kv_digests(tensor_digests, entries, content.code, rule)
     parts = {
         "weights": weights_digest(tensor_digests),
-        "config": None if entries is None else config_digest(entries, code),
+        "config": None if entries is None else config_digest(entries, content.code),
         "tokenizer": text_side.tokenizer,
         "template": text_side.template,
         "generation": text_side.generation,
     }
-    warnings = [*checkpoint.warnings, *duplicate_notes]
+    warnings = [*source.origin.warnings, *checkpoint.warnings, *duplicate_notes]
     if config is not None:
         warnings += [*config.warnings, *disagreements(config, rule, {tensor.name: tensor for tensor in stored})]
     if len(tensor_digests) != len(all_digests):
@@ -206,12 +205,11 @@ def fingerprint_directory(
     warnings += [*_about_content(checkpoint, stored, payloads), *text_side.warnings]
     if rule.reason is not None:
         warnings.append(f"{rule.reason}: so every tensor and every configuration key counts for the kv digest")
-    own_name, own_version = _own_name(path)
     return Fingerprint(
         release=ReleaseRef(
-            name=name or own_name,
-            version=version or own_version,
-            source=str(path),
+            name=name or content.name or source.origin.name,
+            version=version or source.origin.version,
+            source=source.origin.address,
             kv_name=None if config is None else kv_name(kv),
         ),
         mode=Mode.FULL,
@@ -231,45 +229,14 @@ def fingerprint_directory(
         tensors=len(tensor_digests),
         bytes=sum(tensor.size_bytes for tensor in stored),
         seconds=round(time.monotonic() - started, 3),
-        files=(*_own_files(checkpoint, config, code), *text_side.files),
+        files=(*_weight_files(checkpoint), *content.files, *checkpoint.other_files, *text_side.files),
+        format=content.format,
         config=entries,
         transformers_version=None if config is None else config.transformers_version,
+        labels=content.labels,
         tensor_digests=dict(sorted(tensor_digests.items())),
         warnings=tuple(warnings),
     )
-
-
-def _own_name(path: Path) -> tuple[str, str | None]:
-    """Name and version that a path gives away: a Hub cache is `models--org--name/snapshots/<commit>`."""
-    resolved = path.resolve()
-    if path.is_file():
-        return path.stem, None
-    repository = resolved.parent.parent.name
-    if resolved.parent.name == "snapshots" and repository.startswith("models--"):
-        return repository.rpartition("--")[2], resolved.name
-    return resolved.name, None
-
-
-def _read_config(path: Path, directory: Path) -> ModelConfig | None:
-    """The configuration; None only for a single file that has none beside it."""
-    config = directory / CONFIG_NAME
-    if path.is_file() and not config.exists():
-        return None
-    if not config.exists() and not config.is_symlink():
-        raise NotFound(
-            f"reading {directory}: it holds weights, but no {CONFIG_NAME}, without which no engine can load them",
-            hint=f"copy the {CONFIG_NAME} that belongs to the weights beside them",
-        )
-    return read_model_config(config)
-
-
-def _read_code(directory: Path, config: ModelConfig | None) -> dict[str, str]:
-    """File name → BLAKE3 (hex) of the Python files beside a configuration that names code of its own."""
-    if config is None or "auto_map" not in config.entries:
-        return {}
-    return {
-        path.name: blake3(read_bytes(path)).hexdigest() for path in sorted(directory.glob("*.py")) if path.is_file()
-    }
 
 
 def _one_per_name(stored: Sequence[StoredTensor], payloads: Sequence[Payload]) -> tuple[dict[str, str], list[str]]:
@@ -284,7 +251,7 @@ def _one_per_name(stored: Sequence[StoredTensor], payloads: Sequence[Payload]) -
         seen, digest = first.setdefault(tensor.name, (tensor, payload.digest))
         if digest != payload.digest:
             raise DamagedFile(
-                f"reading tensor {tensor.name!r}: {seen.path} and {tensor.path} hold different versions of it",
+                f"reading tensor {tensor.name!r}: {seen.where} and {tensor.where} hold different versions of it",
                 hint="remove the files that do not belong to this release",
             )
         if seen is not tensor:
@@ -307,16 +274,8 @@ def _about_content(checkpoint: Checkpoint, stored: Sequence[StoredTensor], paylo
     return warnings
 
 
-def _own_files(checkpoint: Checkpoint, config: ModelConfig | None, code: Mapping[str, str]) -> list[ReleaseFile]:
-    """Weights, index, leftover weights, configuration and code, as rows."""
-    directory = checkpoint.directory
-    files = [
-        ReleaseFile(
-            path=file.path.relative_to(directory).as_posix(), bytes=file.identity.size_bytes, role=FileRole.WEIGHTS
-        )
-        for file in checkpoint.files
+def _weight_files(checkpoint: Checkpoint) -> list[ReleaseFile]:
+    return [
+        ReleaseFile(path=weights.file.name, bytes=weights.identity.size_bytes, role=FileRole.WEIGHTS)
+        for weights in checkpoint.files
     ]
-    named = [(CONFIG_NAME, FileRole.CONFIG)] if config is not None else []
-    named += [(name, FileRole.CODE) for name in code]
-    files += [ReleaseFile(path=name, bytes=stat_regular(directory / name), role=role) for name, role in named]
-    return [*files, *checkpoint.other_files]

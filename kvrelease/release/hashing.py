@@ -11,23 +11,21 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from pathlib import Path
 
 import msgspec
 from blake3 import blake3
 
-from kvrelease.errors import InputError
+from kvrelease.errors import DamagedFile, InputError
 from kvrelease.progress import Progress, ProgressEvent, silent
 from kvrelease.release.canonical import frame
-from kvrelease.release.safetensors import FileIdentity, SafetensorsFile, StoredTensor, identity_of, pread_into
-from kvrelease.release.small_files import translate
+from kvrelease.release.source import FileIdentity, Reader
+from kvrelease.release.weights import StoredTensor, WeightFile
 
 PAYLOAD_PURPOSE = "kvfp0 payload"
-# Per thread. Measured on a warm page cache, 512 MiB: 0.18 s at 1 MiB, 0.23 s at 64 KiB (system calls) and at 8 MiB (the
-# buffer no longer stays in the CPU's cache between read and hash).
-CHUNK_BYTES = 1024 * 1024
 # A few threads saturate a local disk; more only help network file systems, and --jobs can ask for them.
 _MAX_DEFAULT_JOBS = 8
+# Threads that wait for a store's answers, whatever the number of cores: 8 chunks in flight, about 100 MiB of memory.
+_REMOTE_JOBS = 8
 
 
 class Payload(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,8 +44,10 @@ class _Cancelled(Exception):
     """Another thread failed, so this one's work is of no use any more."""
 
 
-def default_jobs() -> int:
+def default_jobs(*, is_remote: bool = False) -> int:
     """Threads to hash with, where nobody asked for a number."""
+    if is_remote:
+        return _REMOTE_JOBS
     return min(_MAX_DEFAULT_JOBS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
 
 
@@ -58,7 +58,7 @@ def payload_header(tensor: StoredTensor) -> bytes:
 
 
 def hash_tensors(
-    files: Sequence[SafetensorsFile],
+    files: Sequence[WeightFile],
     *,
     jobs: int,
     progress: Progress = silent,
@@ -73,8 +73,9 @@ def hash_tensors(
     Raises:
         DamagedFile: a file is shorter than its header said.
         InputError: a file cannot be read, or changed since its header was read.
+        ServiceError: the store did not answer properly.
     """
-    tensors = [(file, tensor) for file in files for tensor in file.tensors]
+    tensors = [(number, tensor) for number, file in enumerate(files) for tensor in file.tensors]
     total_bytes = sum(tensor.size_bytes for _, tensor in tensors)
     done_bytes = 0
     lock, stop = threading.Lock(), threading.Event()
@@ -87,12 +88,12 @@ def hash_tensors(
             done_bytes += count
             progress(ProgressEvent(stage="hashing", done=done_bytes, total=total_bytes, unit="bytes"))
 
-    with _opened(files) as descriptors, ThreadPoolExecutor(max_workers=jobs) as pool:
+    with _opened(files) as readers, ThreadPoolExecutor(max_workers=jobs) as pool:
         # Largest first: a big embedding started last would leave the other threads idle at the end.
         order = sorted(range(len(tensors)), key=lambda index: -tensors[index][1].size_bytes)
         buffers = threading.local()
         futures = {
-            index: pool.submit(_hash_one, descriptors[tensors[index][0].path], tensors[index][1], buffers, advance)
+            index: pool.submit(_hash_one, readers[tensors[index][0]], tensors[index][1], buffers, advance)
             for index in order
         }
         try:
@@ -107,48 +108,53 @@ def hash_tensors(
 
 
 @contextlib.contextmanager
-def _opened(files: Sequence[SafetensorsFile]) -> Iterator[dict[Path, int]]:
-    """Descriptors of the files; on leaving without an error, proof that none changed meanwhile."""
-    descriptors: dict[Path, int] = {}
-    try:
+def _opened(files: Sequence[WeightFile]) -> Iterator[list[Reader]]:
+    """The files, open; on leaving without an error, proof that none changed meanwhile."""
+    with contextlib.ExitStack() as stack:
+        readers = []
         for file in files:
-            try:
-                descriptors[file.path] = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError as error:
-                raise translate(error, file.path) from error
-            _check_unchanged(file.path, file.identity, identity_of(os.fstat(descriptors[file.path])))
-        yield descriptors
+            reader = stack.enter_context(file.file.open())
+            _check_unchanged(file, reader.identity)
+            readers.append(reader)
+        yield readers
         for file in files:
-            try:
-                status = file.path.stat()
-            except OSError as error:
-                raise translate(error, file.path) from error
-            _check_unchanged(file.path, file.identity, identity_of(status))
-    finally:
-        for descriptor in descriptors.values():
-            os.close(descriptor)
+            _check_unchanged(file, file.file.identity())
 
 
-def _check_unchanged(path: Path, before: FileIdentity, after: FileIdentity) -> None:
-    if before != after:
+def _check_unchanged(file: WeightFile, now: FileIdentity) -> None:
+    if now != file.identity:
         raise InputError(
-            f"reading {path}: the file changed while it was read, so its digest would belong to no version of it",
+            f"reading {file.file.where}: the file changed while it was read, so its digest would belong to no version "
+            "of it",
             hint="wait until the copy or download has finished, and run again",
         )
 
 
 def _hash_one(
-    descriptor: int, tensor: StoredTensor, buffers: threading.local, advance: Callable[[int], None]
+    reader: Reader, tensor: StoredTensor, buffers: threading.local, advance: Callable[[int], None]
 ) -> Payload:
-    buffer: bytearray | None = getattr(buffers, "buffer", None)
-    if buffer is None:
-        buffer = buffers.buffer = bytearray(CHUNK_BYTES)
+    chunk_bytes = reader.chunk_bytes
+    buffer: bytearray = getattr(buffers, "buffer", bytearray())
+    if len(buffer) < chunk_bytes:
+        buffer = buffers.buffer = bytearray(chunk_bytes)
     hasher = blake3(payload_header(tensor))
     is_zero = True
-    for done in range(0, tensor.size_bytes, CHUNK_BYTES):
-        view = memoryview(buffer)[: min(CHUNK_BYTES, tensor.size_bytes - done)]
-        pread_into(descriptor, view, tensor.offset + done, tensor=tensor)
+    for done in range(0, tensor.size_bytes, chunk_bytes):
+        view = memoryview(buffer)[: min(chunk_bytes, tensor.size_bytes - done)]
+        _fill(reader, view, tensor.offset + done, tensor=tensor)
         hasher.update(view)
         is_zero = is_zero and not bytes(view).lstrip(b"\0")
         advance(len(view))
     return Payload(digest=hasher.hexdigest(), is_zero=is_zero and tensor.size_bytes > 0)
+
+
+def _fill(reader: Reader, view: memoryview, offset: int, *, tensor: StoredTensor) -> None:
+    filled = 0
+    while filled < len(view):
+        count = reader.read_into(view[filled:], offset + filled)
+        if count == 0:
+            raise DamagedFile(
+                f"reading tensor {tensor.name!r} from {tensor.where}: the file became shorter meanwhile",
+                hint="wait until the copy or download has finished, and run again",
+            )
+        filled += count

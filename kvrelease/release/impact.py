@@ -97,6 +97,11 @@ def rule_for(config: ModelConfig | None) -> Rule:
     )
 
 
+def rule_without(reason: str) -> Rule:
+    """`all.1`, because of a reason."""
+    return Rule(name=ALL_RULE, layers=None, ties_embeddings=False, is_quantized=False, reason=reason)
+
+
 def _why_unknown(config: ModelConfig | None) -> str | None:
     """Why no rule applies; None when the Llama family's does."""
     if config is None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.release.canonical import encode_json
 from kvrelease.release.small_files import read_json_object
+from kvrelease.release.source import SourceFile
 
 CONFIG_NAME = "config.json"
 
@@ -160,7 +160,7 @@ def same_value(left: object, right: object) -> bool:
     return encode_json(left) == encode_json(right)
 
 
-def read_model_config(path: Path) -> ModelConfig:
+def read_model_config(file: SourceFile) -> ModelConfig:
     """The canonical configuration in a file.
 
     Raises:
@@ -168,7 +168,7 @@ def read_model_config(path: Path) -> ModelConfig:
         DamagedFile: not a JSON object, a key twice, too deep or too large.
         InputError: it cannot be read.
     """
-    return canonical_config(read_json_object(path))
+    return canonical_config(read_json_object(file))
 
 
 def canonical_config(raw: JsonObject) -> ModelConfig:

@@ -1,22 +1,20 @@
 """The header of a safetensors file: which tensor lies where, checked before a byte of it is believed.
 
 Source: github.com/huggingface/safetensors, safetensors/src/tensor.rs (`read_metadata`, `Metadata::validate`, `Dtype`),
-0.8.0: an 8-byte little-endian length, a JSON object, then the tensors without gaps. Ranges are read with pread, never
-mapped: a page fault on a network file system is a SIGBUS.
+0.8.0: an 8-byte little-endian length, a JSON object, then the tensors without gaps.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from kvrelease.errors import DamagedFile, InputError, UnsupportedRelease
-from kvrelease.release.small_files import stat_regular, translate
+from kvrelease.errors import DamagedFile, UnsupportedRelease
+from kvrelease.release.source import SourceFile, read_range
+from kvrelease.release.weights import StoredTensor, WeightFile
 
 # The reference implementation, and so every engine, refuses headers above this. The most expensive one that we accept,
 # 1.8 million empty tensors, takes 1.4 GB of memory.
@@ -41,55 +39,6 @@ _DTYPE_BITS = {
 }
 
 
-class FileIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """What changes when somebody writes to a file or puts another in its place."""
-
-    device: int
-    inode: int
-    size_bytes: int
-    mtime_ns: int
-    ctime_ns: int
-
-
-class StoredTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """One tensor and where its bytes lie.
-
-    Attributes:
-        name: raw, as the header says it; quote it in messages.
-        dtype: as the header says it, an opaque word.
-        shape: elements along each axis.
-        path: the file.
-        offset: of the first byte, from the start of the file.
-        size_bytes: length of the range.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    path: Path
-    offset: int
-    size_bytes: int
-
-
-class SafetensorsFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file whose header is sound.
-
-    Attributes:
-        path: the file.
-        identity: of the file when its header was read.
-        tensors: in the order of their bytes.
-    """
-
-    path: Path
-    identity: FileIdentity
-    tensors: tuple[StoredTensor, ...]
-
-    @property
-    def unknown_dtypes(self) -> frozenset[str]:
-        """Dtypes whose element size we do not know, so that sizes could not be checked."""
-        return frozenset(tensor.dtype for tensor in self.tensors) - _DTYPE_BITS.keys()
-
-
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Stricter than the reference implementation, which skips further fields: a digest would not cover them."""
 
@@ -98,18 +47,7 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data_offsets: tuple[int, int]
 
 
-def identity_of(status: os.stat_result) -> FileIdentity:
-    """The identity in a stat result."""
-    return FileIdentity(
-        device=status.st_dev,
-        inode=status.st_ino,
-        size_bytes=status.st_size,
-        mtime_ns=status.st_mtime_ns,
-        ctime_ns=status.st_ctime_ns,
-    )
-
-
-def read_safetensors(path: Path, *, max_header_bytes: int = MAX_HEADER_BYTES) -> SafetensorsFile:
+def read_safetensors(file: SourceFile, *, max_header_bytes: int = MAX_HEADER_BYTES) -> WeightFile:
     """The tensors of a safetensors file, every range checked against the file's size.
 
     Raises:
@@ -117,66 +55,64 @@ def read_safetensors(path: Path, *, max_header_bytes: int = MAX_HEADER_BYTES) ->
         DamagedFile: the bytes are not a sound safetensors file; the message names the tensor.
         UnsupportedRelease: they are a pickle or GGUF, or the header is larger than the limit.
         InputError: the file cannot be read.
+        ServiceError: the store did not answer properly.
     """
-    stat_regular(path)
-    try:
-        with path.open("rb", buffering=0) as file:
-            identity = identity_of(os.fstat(file.fileno()))
-            length = _header_length(os.pread(file.fileno(), _SNIFF_BYTES, 0), path, identity.size_bytes)
-            if length > max_header_bytes:
-                raise UnsupportedRelease(
-                    f"reading {path}: its header of {length} bytes is over the limit of {max_header_bytes}, "
-                    "which the engines' own reader shares"
-                )
-            header = os.pread(file.fileno(), length, _LENGTH_BYTES)
-    except OSError as error:
-        raise translate(error, path) from error
+    with file.open() as reader:
+        identity = reader.identity
+        length = _header_length(bytes(read_range(reader, 0, _SNIFF_BYTES)), file.where, identity.size_bytes)
+        if length > max_header_bytes:
+            raise UnsupportedRelease(
+                f"reading {file.where}: its header of {length} bytes is over the limit of {max_header_bytes}, "
+                "which the engines' own reader shares"
+            )
+        header = read_range(reader, _LENGTH_BYTES, length)
     if len(header) != length:
-        raise DamagedFile(f"reading {path}: the file ends inside its header", hint="copy or download it again")
-    entries = _parse_header(header, path)
-    tensors = _locate(entries, path, first_byte=_LENGTH_BYTES + length, file_bytes=identity.size_bytes)
-    return SafetensorsFile(path=path, identity=identity, tensors=tensors)
+        raise DamagedFile(f"reading {file.where}: the file ends inside its header", hint="copy or download it again")
+    entries = _parse_header(header, file.where)
+    tensors = _locate(entries, file.where, first_byte=_LENGTH_BYTES + length, file_bytes=identity.size_bytes)
+    unknown = frozenset(tensor.dtype for tensor in tensors) - _DTYPE_BITS.keys()
+    return WeightFile(file=file, identity=identity, tensors=tensors, unknown_dtypes=unknown)
 
 
-def _header_length(head: bytes, path: Path, file_bytes: int) -> int:
+def _header_length(head: bytes, where: str, file_bytes: int) -> int:
     """The header's length in bytes, after a look at what else the file could be."""
     text = head.lstrip().lower()
     if not head:
-        raise DamagedFile(f"reading {path}: the file is empty", hint="copy or download it again")
+        raise DamagedFile(f"reading {where}: the file is empty", hint="copy or download it again")
     if head.startswith(b"version https://git-lfs"):
         raise DamagedFile(
-            f"reading {path}: it is a Git LFS pointer, not the weights", hint="git lfs pull, then run again"
+            f"reading {where}: it is a Git LFS pointer, not the weights", hint="git lfs pull, then run again"
         )
     if text.startswith((b"<!doctype", b"<html", b"<?xml")):
         raise DamagedFile(
-            f"reading {path}: it is an HTML or XML page, not weights; a download saved an error page",
+            f"reading {where}: it is an HTML or XML page, not weights; a download saved an error page",
             hint="download it again, with credentials if the model is gated",
         )
     if head.startswith(b"GGUF"):
-        raise UnsupportedRelease(f"reading {path}: it is a GGUF file, not safetensors")
+        raise UnsupportedRelease(f"reading {where}: it is a GGUF file, not safetensors")
     if head.startswith(b"PK\x03\x04") or (head[0] == 0x80 and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")):
         raise UnsupportedRelease(
-            f"reading {path}: it is a pickle (a PyTorch checkpoint), not safetensors; nothing is ever unpickled",
+            f"reading {where}: it is a pickle (a PyTorch checkpoint), not safetensors; nothing is ever unpickled",
             hint="convert it: load it with transformers where you trust it, and save_pretrained() the model",
         )
     if len(head) < _LENGTH_BYTES:
         raise DamagedFile(
-            f"reading {path}: {len(head)} bytes are no safetensors file", hint="copy or download it again"
+            f"reading {where}: {len(head)} bytes are no safetensors file", hint="copy or download it again"
         )
     length = int.from_bytes(head[:_LENGTH_BYTES], "little")
     first = head[_LENGTH_BYTES : _LENGTH_BYTES + 1]
     if first not in (b"{", b""):
-        raise DamagedFile(f"reading {path}: not a safetensors file: no JSON header after the first 8 bytes")
+        raise DamagedFile(f"reading {where}: not a safetensors file: no JSON header after the first 8 bytes")
     if length < 2 or length > file_bytes - _LENGTH_BYTES:
         raise DamagedFile(
-            f"reading {path}: not a safetensors file, or cut off: it announces a header of {length} bytes and has "
+            f"reading {where}: not a safetensors file, or cut off: it announces a header of {length} bytes and has "
             f"{file_bytes} bytes in all",
             hint="copy or download it again",
         )
     return length
 
 
-def _parse_header(header: bytes, path: Path) -> dict[str, _Entry]:
+def _parse_header(header: bytes | bytearray, where: str) -> dict[str, _Entry]:
     """The header's entries. Typed decoding first, so that hostile JSON is refused before it becomes objects."""
     try:
         raw = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
@@ -184,97 +120,79 @@ def _parse_header(header: bytes, path: Path) -> dict[str, _Entry]:
         if metadata is not None:
             msgspec.json.decode(metadata, type=dict[str, str] | None)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise DamagedFile(f"reading {path}: the header is not valid JSON of the format: {error}") from error
+        raise DamagedFile(f"reading {where}: the header is not valid JSON of the format: {error}") from error
     entries: dict[str, _Entry] = {}
     for name, value in raw.items():
         try:
             entries[name] = msgspec.json.decode(value, type=_Entry)
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise DamagedFile(f"reading {path}: the header's entry of tensor {name!r}: {error}") from error
-    _refuse_duplicates(header, path)
+            raise DamagedFile(f"reading {where}: the header's entry of tensor {name!r}: {error}") from error
+    _refuse_duplicates(header, where)
     return entries
 
 
-def _refuse_duplicates(header: bytes, path: Path) -> None:
+def _refuse_duplicates(header: bytes | bytearray, where: str) -> None:
     """JSON readers keep the last of two equal keys, so a second pass counts them."""
 
     def count(pairs: list[tuple[str, object]]) -> None:
         if len({key for key, _ in pairs}) != len(pairs):
             name, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-            raise DamagedFile(f"reading {path}: the header names {name!r} twice")
+            raise DamagedFile(f"reading {where}: the header names {name!r} twice")
 
     try:
         json.loads(header, object_pairs_hook=count)
     except (ValueError, RecursionError) as error:
-        raise DamagedFile(f"reading {path}: the header is not valid JSON: {error}") from error
+        raise DamagedFile(f"reading {where}: the header is not valid JSON: {error}") from error
 
 
-def _locate(entries: dict[str, _Entry], path: Path, *, first_byte: int, file_bytes: int) -> tuple[StoredTensor, ...]:
+def _locate(entries: dict[str, _Entry], where: str, *, first_byte: int, file_bytes: int) -> tuple[StoredTensor, ...]:
     """The tensors in the order of their bytes, which must cover the file exactly."""
     end_of_data = 0
     previous = "the header"
     tensors = []
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].data_offsets, item[0])):
         begin, end = entry.data_offsets
-        where = f"reading {path}: tensor {name!r}"
+        what = f"reading {where}: tensor {name!r}"
         if begin < 0 or end < begin or end > _MAX_OFFSET:
-            raise DamagedFile(f"{where} has the impossible byte range {begin} to {end}")
+            raise DamagedFile(f"{what} has the impossible byte range {begin} to {end}")
         if begin < end_of_data:
-            raise DamagedFile(f"{where} overlaps {previous} (bytes {begin} to {end_of_data})")
+            raise DamagedFile(f"{what} overlaps {previous} (bytes {begin} to {end_of_data})")
         if begin > end_of_data:
-            raise DamagedFile(f"{where} leaves a gap after {previous} (bytes {end_of_data} to {begin})")
+            raise DamagedFile(f"{what} leaves a gap after {previous} (bytes {end_of_data} to {begin})")
         if first_byte + end > file_bytes:
             raise DamagedFile(
-                f"{where} ends at byte {first_byte + end}, but the file has {file_bytes}: it is cut off",
+                f"{what} ends at byte {first_byte + end}, but the file has {file_bytes}: it is cut off",
                 hint="copy or download it again",
             )
-        _check_size(entry, where)
+        _check_size(entry, what)
         end_of_data, previous = end, f"tensor {name!r}"
         tensors.append(
             StoredTensor(
                 name=name,
                 dtype=entry.dtype,
                 shape=entry.shape,
-                path=path,
+                where=where,
                 offset=first_byte + begin,
                 size_bytes=end - begin,
             )
         )
     if first_byte + end_of_data != file_bytes:
         raise DamagedFile(
-            f"reading {path}: {file_bytes - first_byte - end_of_data} bytes follow {previous} and belong to no tensor"
+            f"reading {where}: {file_bytes - first_byte - end_of_data} bytes follow {previous} and belong to no tensor"
         )
     return tuple(tensors)
 
 
-def _check_size(entry: _Entry, where: str) -> None:
+def _check_size(entry: _Entry, what: str) -> None:
     elements = 1
     for axis in entry.shape:
         if axis < 0 or axis > _MAX_OFFSET:
-            raise DamagedFile(f"{where} has the impossible shape {list(entry.shape)}")
+            raise DamagedFile(f"{what} has the impossible shape {list(entry.shape)}")
         elements *= axis
         if elements > _MAX_OFFSET:
-            raise DamagedFile(f"{where} has a shape of more elements than 64 bits can count")
+            raise DamagedFile(f"{what} has a shape of more elements than 64 bits can count")
     begin, end = entry.data_offsets
     bits = _DTYPE_BITS.get(entry.dtype)
     if bits is not None and elements * bits != (end - begin) * 8:
         promised = f"{entry.dtype} {list(entry.shape)}, {elements * bits / 8:g} bytes"
-        raise DamagedFile(f"{where} is {promised}, but its range has {end - begin}")
-
-
-def pread_into(descriptor: int, view: memoryview, offset: int, *, tensor: StoredTensor) -> None:
-    """Fills `view` from the file.
-
-    Raises:
-        DamagedFile: the file ends before.
-        InputError: the device failed.
-    """
-    filled = 0
-    while filled < len(view):
-        try:
-            count = os.preadv(descriptor, [view[filled:]], offset + filled)
-        except OSError as error:
-            raise InputError(f"reading tensor {tensor.name!r} from {tensor.path}: {error.strerror or error}") from error
-        if count == 0:
-            raise DamagedFile(f"reading tensor {tensor.name!r} from {tensor.path}: the file became shorter meanwhile")
-        filled += count
+        raise DamagedFile(f"{what} is {promised}, but its range has {end - begin}")

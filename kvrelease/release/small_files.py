@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import stat
-from pathlib import Path
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.errors import DamagedFile, InputError, NotFound
+from kvrelease.errors import DamagedFile
 from kvrelease.release.canonical import encode_json
+from kvrelease.release.source import SourceFile, read_range
 
 # The largest config.json or index seen is a few MB (an index of 100,000 experts); 64 MiB is far from any real one and
 # still bounds memory.
@@ -20,57 +19,30 @@ _BOM = b"\xef\xbb\xbf"
 _LFS_POINTER = b"version https://git-lfs"
 
 
-def stat_regular(path: Path) -> int:
-    """Size in bytes of a regular file, links followed.
-
-    Raises:
-        NotFound: no such file, or a link that leads nowhere.
-        InputError: it cannot be read, or it is a directory, pipe or device.
-    """
-    try:
-        status = path.stat()
-    except OSError as error:
-        if path.is_symlink():
-            raise NotFound(
-                f"reading {path}: it is a link to {str(path.readlink())!r}, which does not exist",
-                hint="the download is incomplete: run it again",
-            ) from error
-        raise translate(error, path) from error
-    if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"reading {path}: not a regular file")
-    return status.st_size
-
-
-def translate(error: OSError, path: Path) -> InputError:
-    """The operating system's refusal as an error of ours."""
-    kind = NotFound if isinstance(error, FileNotFoundError | NotADirectoryError) else InputError
-    return kind(f"reading {path}: {error.strerror or error}")
-
-
-def read_bytes(path: Path, *, limit_bytes: int = MAX_JSON_BYTES) -> bytes:
+def read_bytes(file: SourceFile, *, limit_bytes: int = MAX_JSON_BYTES) -> bytes:
     """The whole file, a UTF-8 byte order mark removed.
 
     Raises:
         NotFound: no such file.
         DamagedFile: larger than the limit, or a Git LFS pointer.
         InputError: it cannot be read.
+        ServiceError: the store did not answer properly.
     """
-    size_bytes = stat_regular(path)
-    if size_bytes > limit_bytes:
-        raise DamagedFile(f"reading {path}: {size_bytes} bytes, more than the {limit_bytes} such a file may have")
-    try:
-        with path.open("rb") as file:
-            data = file.read(limit_bytes + 1)
-    except OSError as error:
-        raise translate(error, path) from error
+    with file.open() as reader:
+        size_bytes = reader.identity.size_bytes
+        if size_bytes > limit_bytes:
+            raise DamagedFile(
+                f"reading {file.where}: {size_bytes} bytes, more than the {limit_bytes} such a file may have"
+            )
+        data = bytes(read_range(reader, 0, size_bytes))
     if data.startswith(_LFS_POINTER):
         raise DamagedFile(
-            f"reading {path}: it is a Git LFS pointer, not the file itself", hint="git lfs pull, then run again"
+            f"reading {file.where}: it is a Git LFS pointer, not the file itself", hint="git lfs pull, then run again"
         )
     return data.removeprefix(_BOM)
 
 
-def read_text(path: Path, *, limit_bytes: int = MAX_JSON_BYTES) -> str:
+def read_text(file: SourceFile, *, limit_bytes: int = MAX_JSON_BYTES) -> str:
     """The file as text, line ends as Python's text mode reads them.
 
     Raises:
@@ -79,13 +51,13 @@ def read_text(path: Path, *, limit_bytes: int = MAX_JSON_BYTES) -> str:
         InputError: it cannot be read.
     """
     try:
-        text = read_bytes(path, limit_bytes=limit_bytes).decode()
+        text = read_bytes(file, limit_bytes=limit_bytes).decode()
     except UnicodeDecodeError as error:
-        raise DamagedFile(f"reading {path}: not UTF-8 (byte {error.start})") from error
+        raise DamagedFile(f"reading {file.where}: not UTF-8 (byte {error.start})") from error
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def read_json_object(path: Path) -> JsonObject:
+def read_json_object(file: SourceFile) -> JsonObject:
     """The JSON object in a file.
 
     Non-finite numbers become their names (`"Infinity"`), integers beyond 64 bits become floats: both occur in files
@@ -96,7 +68,7 @@ def read_json_object(path: Path) -> JsonObject:
         DamagedFile: not a JSON object, a key twice in one object, nested deeper than `MAX_JSON_DEPTH`, too large.
         InputError: it cannot be read.
     """
-    data = read_bytes(path)
+    data = read_bytes(file)
     try:
         value = json.loads(
             data.decode(),
@@ -106,14 +78,14 @@ def read_json_object(path: Path) -> JsonObject:
             parse_float=_parse_float,
         )
         if not isinstance(value, dict):
-            raise DamagedFile(f"reading {path}: expected a JSON object, found {type(value).__name__}")
+            raise DamagedFile(f"reading {file.where}: expected a JSON object, found {type(value).__name__}")
         if _depth(value) > MAX_JSON_DEPTH:
-            raise DamagedFile(f"reading {path}: JSON nested deeper than {MAX_JSON_DEPTH} levels")
+            raise DamagedFile(f"reading {file.where}: JSON nested deeper than {MAX_JSON_DEPTH} levels")
         encode_json(value)
     except RecursionError as error:
-        raise DamagedFile(f"reading {path}: JSON nested deeper than {MAX_JSON_DEPTH} levels") from error
+        raise DamagedFile(f"reading {file.where}: JSON nested deeper than {MAX_JSON_DEPTH} levels") from error
     except (ValueError, OverflowError) as error:  # json's and Unicode's errors are ValueErrors
-        raise DamagedFile(f"reading {path}: not valid JSON: {error}") from error
+        raise DamagedFile(f"reading {file.where}: not valid JSON: {error}") from error
     return value
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
 from blake3 import blake3
@@ -17,8 +16,9 @@ from blake3 import blake3
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile
 from kvrelease.release.canonical import digest_of, encode_json
-from kvrelease.release.checkpoint import FileRole, ReleaseFile
-from kvrelease.release.small_files import read_json_object, read_text, stat_regular, translate
+from kvrelease.release.checkpoint import FileRole, ReleaseFile, release_file
+from kvrelease.release.small_files import read_json_object, read_text
+from kvrelease.release.source import TEMPLATE_FOLDER, Source, SourceFile, read_range
 
 TOKENIZER_ALGORITHM = "kvfp0-tokenizer"
 TEMPLATE_ALGORITHM = "kvfp0-template"
@@ -26,7 +26,6 @@ GENERATION_ALGORITHM = "kvfp0-generation"
 
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 TEMPLATE_NAME = "chat_template.jinja"
-TEMPLATE_FOLDER = "additional_chat_templates"
 GENERATION_CONFIG_NAME = "generation_config.json"
 
 # Compared as JSON, without formatting.
@@ -43,6 +42,7 @@ _RAW_FILES = (
     "tekken.json",
     "*.tiktoken",
 )
+_CHUNK_BYTES = 1024 * 1024
 # Say who wrote the file, or where it lay.
 _TOKENIZER_DROPPED = frozenset(
     {
@@ -81,31 +81,52 @@ class TextSide(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
 
 
-def read_text_side(directory: Path, *, model_config: JsonObject | None) -> TextSide:
-    """Tokenizer, chat template and generation defaults of a model directory.
+def read_text_side(source: Source, *, model_config: JsonObject | None) -> TextSide:
+    """Tokenizer, chat template and generation defaults of a release.
 
     Args:
-        directory: of the release.
+        source: of the release.
         model_config: canonical entries of `config.json`, None when there is none.
 
     Raises:
         DamagedFile: one of the files is not what its name promises.
         InputError: one of them cannot be read.
+        ServiceError: the store did not answer properly.
     """
-    tokenizer_config = _optional_json(directory / TOKENIZER_CONFIG_NAME)
-    generation_config = _optional_json(directory / GENERATION_CONFIG_NAME)
-    parts = _tokenizer_parts(directory, tokenizer_config)
-    templates, template_files, warnings = _templates(directory, tokenizer_config)
-    files = [_file(directory, name, FileRole.TOKENIZER) for name in sorted(parts)]
-    files += [_file(directory, name, FileRole.TEMPLATE) for name in template_files]
+    tokenizer_config = _optional_json(source, TOKENIZER_CONFIG_NAME)
+    generation_config = _optional_json(source, GENERATION_CONFIG_NAME)
+    parts = _tokenizer_parts(source, tokenizer_config)
+    templates, template_files, warnings = _templates(source, tokenizer_config)
+    files = [release_file(source.file(name), FileRole.TOKENIZER) for name in sorted(parts)]
+    files += [release_file(source.file(name), FileRole.TEMPLATE) for name in template_files]
     if generation_config is not None:
-        files.append(_file(directory, GENERATION_CONFIG_NAME, FileRole.GENERATION))
+        files.append(release_file(source.file(GENERATION_CONFIG_NAME), FileRole.GENERATION))
     return TextSide(
         tokenizer=_named_digest(TOKENIZER_ALGORITHM, parts),
         template=_named_digest(TEMPLATE_ALGORITHM, {name: text.encode() for name, text in templates.items()}),
         generation=generation_digest(generation_config, model_config),
         files=tuple(files),
         warnings=tuple(warnings),
+    )
+
+
+def embedded_text_side(
+    *, tokenizer: Mapping[str, bytes], templates: Mapping[str, str], generation: JsonObject
+) -> TextSide:
+    """The same of a release whose weight file says it all.
+
+    Args:
+        tokenizer: key → BLAKE3 of the stored value.
+        templates: chat template by name.
+        generation: sampling defaults by key.
+    """
+    sampling = f"{GENERATION_ALGORITHM}:{digest_of(GENERATION_ALGORITHM, [encode_json(generation)])}"
+    return TextSide(
+        tokenizer=_named_digest(TOKENIZER_ALGORITHM, tokenizer),
+        template=_named_digest(TEMPLATE_ALGORITHM, {name: text.encode() for name, text in templates.items()}),
+        generation=sampling if generation else None,
+        files=(),
+        warnings=(),
     )
 
 
@@ -126,48 +147,43 @@ def _named_digest(algorithm: str, parts: Mapping[str, bytes]) -> str | None:
     return f"{algorithm}:{digest_of(algorithm, fields)}"
 
 
-def _tokenizer_parts(directory: Path, tokenizer_config: JsonObject | None) -> dict[str, bytes]:
+def _tokenizer_parts(source: Source, tokenizer_config: JsonObject | None) -> dict[str, bytes]:
     """File name → canonical bytes of a small file, or the hash of a large one."""
     parts: dict[str, bytes] = {}
     if tokenizer_config is not None:
         kept = {key: value for key, value in tokenizer_config.items() if key not in _TOKENIZER_DROPPED}
         parts[TOKENIZER_CONFIG_NAME] = encode_json(kept)
-    try:
-        names = sorted(entry.name for entry in directory.iterdir() if not entry.is_dir())
-    except OSError as error:
-        raise translate(error, directory) from error
-    for name in names:
+    for name in source.names():
         if name in _JSON_FILES:
-            parts[name] = encode_json(read_json_object(directory / name))
-        elif any(fnmatch.fnmatchcase(name, pattern) for pattern in _RAW_FILES):
-            parts[name] = _hash_file(directory / name)
+            parts[name] = encode_json(read_json_object(source.file(name)))
+        elif "/" not in name and any(fnmatch.fnmatchcase(name, pattern) for pattern in _RAW_FILES):
+            parts[name] = _hash_file(source.file(name))
     return parts
 
 
-def _hash_file(path: Path) -> bytes:
-    stat_regular(path)
+def _hash_file(file: SourceFile) -> bytes:
     hasher = blake3()
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(1024 * 1024):
-                hasher.update(chunk)
-    except OSError as error:
-        raise translate(error, path) from error
+    with file.open() as reader:
+        offset = 0
+        while chunk := read_range(reader, offset, _CHUNK_BYTES):
+            hasher.update(chunk)
+            offset += len(chunk)
     return hasher.digest()
 
 
-def _templates(directory: Path, tokenizer_config: JsonObject | None) -> tuple[dict[str, str], list[str], list[str]]:
+def _templates(source: Source, tokenizer_config: JsonObject | None) -> tuple[dict[str, str], list[str], list[str]]:
     """Effective chat templates by name, the files they came from, and warnings."""
-    configured = _configured_templates(directory, (tokenizer_config or {}).get("chat_template"))
+    configured = _configured_templates(source, (tokenizer_config or {}).get("chat_template"))
     separate: dict[str, str] = {}
     files: list[str] = []
-    if (directory / TEMPLATE_NAME).exists():
-        separate["default"] = read_text(directory / TEMPLATE_NAME)
+    if TEMPLATE_NAME in source.names():
+        separate["default"] = read_text(source.file(TEMPLATE_NAME))
         files.append(TEMPLATE_NAME)
-    folder = directory / TEMPLATE_FOLDER
-    for path in sorted(folder.glob("*.jinja")) if folder.is_dir() else []:
-        separate[path.name.removesuffix(".jinja")] = read_text(path)
-        files.append(f"{TEMPLATE_FOLDER}/{path.name}")
+    for name in source.names():
+        folder, _, base = name.rpartition("/")
+        if folder == TEMPLATE_FOLDER and base.endswith(".jinja"):
+            separate[base.removesuffix(".jinja")] = read_text(source.file(name))
+            files.append(name)
     if not separate:
         return configured, files, []
     warnings = []
@@ -179,7 +195,7 @@ def _templates(directory: Path, tokenizer_config: JsonObject | None) -> tuple[di
     return separate, files, warnings
 
 
-def _configured_templates(directory: Path, value: object) -> dict[str, str]:
+def _configured_templates(source: Source, value: object) -> dict[str, str]:
     """`chat_template` of tokenizer_config.json: one text, or several with names."""
     match value:
         case None:
@@ -200,12 +216,9 @@ def _configured_templates(directory: Path, value: object) -> dict[str, str]:
                 return templates
         case _:
             pass
-    raise DamagedFile(f"reading {directory / TOKENIZER_CONFIG_NAME}: chat_template is neither a text nor named texts")
+    where = source.file(TOKENIZER_CONFIG_NAME).where
+    raise DamagedFile(f"reading {where}: chat_template is neither a text nor named texts")
 
 
-def _optional_json(path: Path) -> JsonObject | None:
-    return read_json_object(path) if path.exists() or path.is_symlink() else None
-
-
-def _file(directory: Path, name: str, role: FileRole) -> ReleaseFile:
-    return ReleaseFile(path=name, bytes=stat_regular(directory / name), role=role)
+def _optional_json(source: Source, name: str) -> JsonObject | None:
+    return read_json_object(source.file(name)) if name in source.names() else None

@@ -2,6 +2,7 @@
 
 import shlex
 
+from kvrelease.release.content import Format
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.report.document import Commands, Document, Facts, Notes, number
 
@@ -22,7 +23,8 @@ def fingerprint_document(found: Fingerprint) -> Document:
     )
     warnings = (Notes(title="Warnings", lines=found.warnings),) if found.warnings else ()
     source = shlex.quote(found.release.source)
+    engine = "llamacpp" if found.format is Format.GGUF else "vllm"
     following = Commands(
-        title="Next", lines=(f"kvrelease diff OLD {source}", f"kvrelease namespace {source} --engine vllm")
+        title="Next", lines=(f"kvrelease diff OLD {source}", f"kvrelease namespace {source} --engine {engine}")
     )
     return Document(title=f"Release {found.release.name}", blocks=(facts, *warnings, following))

@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 from kvrelease.artifacts import JsonObject
 from kvrelease.release.expectation import expected_shapes
 from kvrelease.release.impact import Rule, rule_for
+from kvrelease.release.local_source import LocalFile
 from kvrelease.release.model_config import ModelConfig, canonical_config
 
 Tensors = dict[str, NDArray[np.float32]]
@@ -62,6 +63,11 @@ def tensors(seed: int = 0, model_type: str = "llama", *, is_tied: bool = False) 
         name: generator.standard_normal(shape).astype(np.float32)
         for name, shape in sorted(expected_shapes(config, rule).items())
     }
+
+
+def local_file(path: Path) -> LocalFile:
+    """A file on its own, as readers of formats take it."""
+    return LocalFile(path=path, name=path.name)
 
 
 def write_json(path: Path, value: object) -> Path:

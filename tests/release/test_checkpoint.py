@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from kvrelease.errors import DamagedFile, NotFound, UnsupportedRelease
+from kvrelease.release.address import open_source
 from kvrelease.release.checkpoint import FileRole, read_checkpoint
 from tests.release.builders import tensors, write_json, write_release
 
@@ -31,30 +32,30 @@ def edit_index(directory: Path, **entries: str | None) -> None:
 
 
 def chosen(directory: Path) -> list[str]:
-    return [file.path.name for file in read_checkpoint(directory).files]
+    return [file.file.name for file in read_checkpoint(open_source(directory)).files]
 
 
 def test_index_decides_what_is_loaded(sharded: Path) -> None:
     assert chosen(sharded) == [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
-    assert read_checkpoint(sharded).warnings == ()
+    assert read_checkpoint(open_source(sharded)).warnings == ()
 
 
 def test_missing_shard_is_named_with_a_tensor_before_anything_is_read(sharded: Path) -> None:
     (sharded / FIRST_SHARD).unlink()
     (sharded / "model-00002-of-00003.safetensors").write_bytes(b"")  # would be another error, if it were read first
     with pytest.raises(NotFound, match=f"1 of the 3 shards .* '{FIRST_SHARD}'; tensor 'lm_head.weight'"):
-        read_checkpoint(sharded)
+        read_checkpoint(open_source(sharded))
 
 
 def test_tensor_of_the_index_in_no_shard_is_an_error(sharded: Path) -> None:
     edit_index(sharded, model__extra__weight=FIRST_SHARD)
     with pytest.raises(DamagedFile, match=f"'model.extra.weight'; the first should be in '{FIRST_SHARD}'"):
-        read_checkpoint(sharded)
+        read_checkpoint(open_source(sharded))
 
 
 def test_tensor_that_the_index_forgot_is_loaded_with_a_warning(sharded: Path) -> None:
     edit_index(sharded, model__norm__weight=None)
-    (warning,) = read_checkpoint(sharded).warnings
+    (warning,) = read_checkpoint(open_source(sharded)).warnings
     assert "1 tensors are in the shards but not in" in warning
     assert "'model.norm.weight'" in warning
 
@@ -63,7 +64,7 @@ def test_tensor_in_another_shard_than_the_index_says_is_a_warning(sharded: Path)
     index = json.loads((sharded / INDEX).read_text())
     other = next(shard for shard in index["weight_map"].values() if shard != index["weight_map"]["model.norm.weight"])
     edit_index(sharded, model__norm__weight=other)
-    (warning,) = read_checkpoint(sharded).warnings
+    (warning,) = read_checkpoint(open_source(sharded)).warnings
     assert "in another shard" in warning
 
 
@@ -72,7 +73,7 @@ def test_index_that_points_outside_is_refused(sharded: Path, escape: str) -> Non
     (sharded.parent / "outside.safetensors").write_bytes((sharded / FIRST_SHARD).read_bytes())
     edit_index(sharded, model__norm__weight=escape)
     with pytest.raises(DamagedFile, match=r"'model.norm.weight' points outside the directory"):
-        read_checkpoint(sharded)
+        read_checkpoint(open_source(sharded))
 
 
 @pytest.mark.parametrize(
@@ -92,14 +93,14 @@ def test_index_that_points_outside_is_refused(sharded: Path, escape: str) -> Non
 def test_damaged_index_is_refused(sharded: Path, text: str, reason: str) -> None:
     (sharded / INDEX).write_text(text)
     with pytest.raises(DamagedFile, match=reason):
-        read_checkpoint(sharded)
+        read_checkpoint(open_source(sharded))
 
 
 def test_extra_weight_files_are_a_warning_and_not_loaded(sharded: Path) -> None:
     save_file(tensors(9), sharded / "other.safetensors")
     (sharded / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
     (sharded / "optimizer.pt").write_bytes(b"")
-    checkpoint = read_checkpoint(sharded)
+    checkpoint = read_checkpoint(open_source(sharded))
     assert checkpoint.warnings == (
         "weight files that are not part of the release: 'other.safetensors', 'pytorch_model.bin'",
     )
@@ -113,7 +114,7 @@ def test_consolidated_is_dropped_with_a_word_on_engines_that_prefer_it(tmp_path:
     directory = write_release(tmp_path / "model")
     shutil.copy(directory / "model.safetensors", directory / "consolidated.safetensors")
     assert chosen(directory) == ["model.safetensors"]
-    assert any("--load-format hf" in warning for warning in read_checkpoint(directory).warnings)
+    assert any("--load-format hf" in warning for warning in read_checkpoint(open_source(directory)).warnings)
 
 
 def test_consolidated_alone_is_loaded(tmp_path: Path) -> None:
@@ -125,21 +126,23 @@ def test_consolidated_alone_is_loaded(tmp_path: Path) -> None:
 def test_single_file_beside_an_index_is_a_warning(sharded: Path) -> None:
     save_file(tensors(9), sharded / "model.safetensors")
     assert chosen(sharded) == [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
-    assert any("transformers loads model.safetensors" in warning for warning in read_checkpoint(sharded).warnings)
+    assert any(
+        "transformers loads model.safetensors" in warning for warning in read_checkpoint(open_source(sharded)).warnings
+    )
 
 
 def test_shards_without_an_index_are_all_loaded_or_missed_by_number(sharded: Path) -> None:
     (sharded / INDEX).unlink()
     assert len(chosen(sharded)) == 3
-    assert any("as vLLM does" in warning for warning in read_checkpoint(sharded).warnings)
+    assert any("as vLLM does" in warning for warning in read_checkpoint(open_source(sharded)).warnings)
     (sharded / FIRST_SHARD).unlink()
     with pytest.raises(NotFound, match=f"1 of 3 shards are absent: '{FIRST_SHARD}'"):
-        read_checkpoint(sharded)
+        read_checkpoint(open_source(sharded))
 
 
 def test_one_shard_of_several_is_no_release(sharded: Path) -> None:
     with pytest.raises(UnsupportedRelease, match="one shard of 3"):
-        read_checkpoint(sharded / FIRST_SHARD)
+        read_checkpoint(open_source(sharded / FIRST_SHARD))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +151,6 @@ def test_one_shard_of_several_is_no_release(sharded: Path) -> None:
         ([], NotFound, "the directory is empty"),
         (["README.md"], NotFound, "no \\*.safetensors among its 1 files"),
         (["config.json", "pytorch_model.bin"], UnsupportedRelease, "only pickles \\('pytorch_model.bin'\\)"),
-        (["model-Q4.gguf"], UnsupportedRelease, "holds no safetensors, only 'model-Q4.gguf'"),
         (["adapter_config.json", "adapter_model.safetensors"], UnsupportedRelease, "LoRA adapter without its base"),
     ],
 )
@@ -158,12 +160,12 @@ def test_directory_without_weights_says_what_it_holds(
     for name in files:
         (tmp_path / name).write_bytes(b"x")
     with pytest.raises(error, match=reason):
-        read_checkpoint(tmp_path)
+        read_checkpoint(open_source(tmp_path))
 
 
 def test_no_such_directory(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="No such file"):
-        read_checkpoint(tmp_path / "absent")
+    with pytest.raises(NotFound, match="no such file"):
+        read_checkpoint(open_source(tmp_path / "absent"))
 
 
 def test_link_that_leads_nowhere_is_an_incomplete_download(tmp_path: Path) -> None:
@@ -171,4 +173,4 @@ def test_link_that_leads_nowhere_is_an_incomplete_download(tmp_path: Path) -> No
     (directory / "model.safetensors").unlink()
     (directory / "model.safetensors").symlink_to("../../blobs/0123")
     with pytest.raises(NotFound, match=r"link to '../../blobs/0123', which does not exist"):
-        read_checkpoint(directory)
+        read_checkpoint(open_source(directory))

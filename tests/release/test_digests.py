@@ -17,7 +17,7 @@ from kvrelease.release.digests import (
     weights_digest,
     without_tied_copy,
 )
-from kvrelease.release.fingerprint import fingerprint_directory
+from kvrelease.release.fingerprint import load_release
 from kvrelease.release.impact import OUTPUT_LAYER, config_affects_kv, tensor_impact
 from tests.release import naive
 from tests.release.builders import config_and_rule, raw_safetensors, tensors, write_json, write_release
@@ -31,7 +31,7 @@ def payloads() -> dict[str, str]:
 
 def test_a_second_implementation_agrees(tmp_path: Path) -> None:
     model = write_release(tmp_path / "model", shards=2)
-    fingerprint = fingerprint_directory(model)
+    fingerprint = load_release(model)
     saved = tmp_path / "fingerprint.json"
     artifacts.write(saved, fingerprint)
     canonical = naive.canonical_of(saved)
@@ -57,7 +57,7 @@ def vector_release(directory: Path) -> Path:
 
 def test_vectors_of_the_specification(tmp_path: Path) -> None:
     """A change here is a change of the algorithm, and needs another algorithm name."""
-    fingerprint = fingerprint_directory(vector_release(tmp_path / "vector"))
+    fingerprint = load_release(vector_release(tmp_path / "vector"))
     found = {
         **fingerprint.tensor_digests,
         "weights": fingerprint.digests.weights,

@@ -1,17 +1,15 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from kvrelease.release.expectation import disagreements
-from kvrelease.release.safetensors import StoredTensor
+from kvrelease.release.weights import StoredTensor
 from tests.release.builders import config_and_rule, tensors
 
 
 def stored(model_type: str = "llama", *, is_tied: bool = False) -> dict[str, StoredTensor]:
     return {
-        name: StoredTensor(name=name, dtype="F32", shape=array.shape, path=Path("m"), offset=0, size_bytes=array.nbytes)
+        name: StoredTensor(name=name, dtype="F32", shape=array.shape, where="m", offset=0, size_bytes=array.nbytes)
         for name, array in tensors(model_type=model_type, is_tied=is_tied).items()
     }
 

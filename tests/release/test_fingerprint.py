@@ -16,7 +16,7 @@ from kvrelease import artifacts
 from kvrelease.errors import DamagedFile, InputError, NotFound, UnsupportedRelease
 from kvrelease.progress import ProgressEvent
 from kvrelease.release.checkpoint import FileRole, ReleaseFile
-from kvrelease.release.fingerprint import Fingerprint, fingerprint_directory, load_release
+from kvrelease.release.fingerprint import Fingerprint, load_release
 from tests.release.builders import config_json, hub_cache, tensors, write_json, write_release, write_text_side
 
 
@@ -26,7 +26,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_fingerprint_of_a_directory(model: Path) -> None:
-    fingerprint = fingerprint_directory(model, version="1.2")
+    fingerprint = load_release(model, version="1.2")
     assert fingerprint.release.name == "support-v1.2"
     assert fingerprint.release.version == "1.2"
     assert fingerprint.release.source == str(model)
@@ -48,7 +48,7 @@ def test_fingerprint_of_a_directory(model: Path) -> None:
 
 
 def test_place_shards_metadata_links_and_formatting_change_no_digest(model: Path, tmp_path: Path) -> None:
-    expected = fingerprint_directory(model).digests
+    expected = load_release(model).digests
     moved = tmp_path / "elsewhere" / "renamed"
     shutil.copytree(model, moved)
     sharded = write_text_side(write_release(tmp_path / "sharded", shards=4))
@@ -56,7 +56,7 @@ def test_place_shards_metadata_links_and_formatting_change_no_digest(model: Path
     (annotated / "config.json").write_text(json.dumps(config_json(transformers_version="5.24.0", _name_or_path="/x")))
     cached = hub_cache(sharded, tmp_path)
     for other in (moved, sharded, annotated, cached):
-        assert fingerprint_directory(other).digests == expected, other
+        assert load_release(other).digests == expected, other
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -69,14 +69,14 @@ def test_resharding_by_transformers_changes_no_digest(tmp_path: Path) -> None:
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "one")
     again.save_pretrained(tmp_path / "many", max_shard_size="2KB")
     assert len(list((tmp_path / "many").glob("*.safetensors"))) > 2
-    one, many = fingerprint_directory(tmp_path / "one"), fingerprint_directory(tmp_path / "many")
+    one, many = load_release(tmp_path / "one"), load_release(tmp_path / "many")
     assert one.digests == many.digests
     assert one.layers == many.layers
     assert (one.warnings, many.warnings) == ((), ())
 
 
 def test_any_flipped_bit_changes_the_digests_or_is_refused(model: Path) -> None:
-    before = fingerprint_directory(model)
+    before = load_release(model)
     path = model / "model.safetensors"
     original = path.read_bytes()
     header_end = 8 + int.from_bytes(original[:8], "little")
@@ -89,7 +89,7 @@ def test_any_flipped_bit_changes_the_digests_or_is_refused(model: Path) -> None:
         changed[position] ^= 1 << generator.randrange(8)
         path.write_bytes(changed)
         try:
-            after = fingerprint_directory(model)
+            after = load_release(model)
         except InputError:
             refused.append(position)
             continue
@@ -99,11 +99,11 @@ def test_any_flipped_bit_changes_the_digests_or_is_refused(model: Path) -> None:
 
 
 def test_final_norm_alone_changes_weights_and_not_kv(model: Path) -> None:
-    before = fingerprint_directory(model)
+    before = load_release(model)
     weights = tensors()
     weights["model.norm.weight"] = weights["model.norm.weight"] + 1
     save_file(weights, model / "model.safetensors")
-    after = fingerprint_directory(model)
+    after = load_release(model)
     assert after.digests.weights != before.digests.weights
     assert after.digests.kv == before.digests.kv
     assert after.release.kv_name == before.release.kv_name
@@ -113,37 +113,35 @@ def test_final_norm_alone_changes_weights_and_not_kv(model: Path) -> None:
 def test_tied_output_layer_may_be_stored_or_not(tmp_path: Path) -> None:
     config = config_json(tie_word_embeddings=True)
     weights = tensors(is_tied=True)
-    without = fingerprint_directory(write_release(tmp_path / "without", weights, config=config))
+    without = load_release(write_release(tmp_path / "without", weights, config=config))
     weights["lm_head.weight"] = weights["model.embed_tokens.weight"].copy()
-    stored = fingerprint_directory(write_release(tmp_path / "with", weights, config=config))
+    stored = load_release(write_release(tmp_path / "with", weights, config=config))
     assert stored.digests == without.digests
     assert stored.tensor_digests == without.tensor_digests
     assert stored.warnings == ("lm_head.weight repeats the embeddings it is tied to, and is not counted",)
     weights["lm_head.weight"][0, 0] += 1
-    assert fingerprint_directory(write_release(tmp_path / "other", weights, config=config)).digests.kv != (
-        without.digests.kv
-    )
+    assert load_release(write_release(tmp_path / "other", weights, config=config)).digests.kv != (without.digests.kv)
 
 
 def test_tensor_stored_twice_is_a_note_if_equal_and_an_error_if_not(tmp_path: Path) -> None:
     directory = write_release(tmp_path / "model", shards=2)
-    expected = fingerprint_directory(directory).digests
+    expected = load_release(directory).digests
     (directory / "model.safetensors.index.json").unlink()
     copy = {"model.norm.weight": tensors()["model.norm.weight"]}
     save_file(copy, directory / "copy.safetensors")
-    fingerprint = fingerprint_directory(directory)
+    fingerprint = load_release(directory)
     assert fingerprint.digests == expected
     assert "1 tensors are stored twice with equal content: 'model.norm.weight'" in fingerprint.warnings
     save_file({"model.norm.weight": np.zeros(8, np.float32)}, directory / "copy.safetensors")
     with pytest.raises(DamagedFile, match=r"tensor 'model.norm.weight': .*copy.safetensors and .*hold different"):
-        fingerprint_directory(directory)
+        load_release(directory)
 
 
 def test_all_zero_matrix_and_disagreement_are_warnings(tmp_path: Path) -> None:
     weights = tensors()
     weights["model.layers.1.mlp.up_proj.weight"][:] = 0
     weights["model.norm.weight"] = np.zeros(9, np.float32)  # a vector of zeros is no matrix
-    found = fingerprint_directory(write_release(tmp_path / "model", weights)).warnings
+    found = load_release(write_release(tmp_path / "model", weights)).warnings
     assert any("1 weight matrices are all zero: 'model.layers.1.mlp.up_proj.weight'" in text for text in found)
     assert any("1 tensors have another shape" in text for text in found)
 
@@ -151,12 +149,12 @@ def test_all_zero_matrix_and_disagreement_are_warnings(tmp_path: Path) -> None:
 def test_unknown_architecture_counts_everything(tmp_path: Path) -> None:
     weights = tensors()
     config = config_json("gemma2")
-    before = fingerprint_directory(write_release(tmp_path / "model", weights, config=config))
+    before = load_release(write_release(tmp_path / "model", weights, config=config))
     assert before.digests.kv.startswith("kvfp0-full/all.1:")
     assert before.layers == ()
     assert "no dependency rule is known for model type 'gemma2'" in before.warnings[0]
     weights["model.norm.weight"] += 1
-    after = fingerprint_directory(write_release(tmp_path / "model", weights, config=config))
+    after = load_release(write_release(tmp_path / "model", weights, config=config))
     assert after.digests.kv != before.digests.kv
 
 
@@ -164,25 +162,25 @@ def test_code_of_the_model_counts(tmp_path: Path) -> None:
     config = config_json(auto_map={"AutoModelForCausalLM": "modeling.Model"})
     directory = write_release(tmp_path / "model", config=config)
     (directory / "modeling.py").write_text("a = 1\n")
-    before = fingerprint_directory(directory)
+    before = load_release(directory)
     (directory / "modeling.py").write_text("a = 2\n")
-    after = fingerprint_directory(directory)
+    after = load_release(directory)
     assert before.digests.kv != after.digests.kv
     assert before.digests.config != after.digests.config
 
 
 def test_single_file_with_and_without_a_configuration(model: Path, tmp_path: Path) -> None:
-    assert fingerprint_directory(model / "model.safetensors").digests == fingerprint_directory(model).digests
+    assert load_release(model / "model.safetensors").digests == load_release(model).digests
     alone = tmp_path / "alone.safetensors"
     shutil.copy(model / "model.safetensors", alone)
     fingerprint = load_release(alone)
-    assert fingerprint.digests.weights == fingerprint_directory(model).digests.weights
+    assert fingerprint.digests.weights == load_release(model).digests.weights
     assert (fingerprint.release.name, fingerprint.release.kv_name) == ("alone", None)
     assert "there is no config.json" in fingerprint.warnings[0]
 
 
 def test_hub_cache_gives_name_and_commit(model: Path, tmp_path: Path) -> None:
-    release = fingerprint_directory(hub_cache(model, tmp_path)).release
+    release = load_release(hub_cache(model, tmp_path)).release
     assert (release.name, release.version) == ("support", "0123abcd")
 
 
@@ -199,7 +197,7 @@ def test_saved_fingerprint_is_read_back_whole(model: Path, tmp_path: Path) -> No
 def test_tensor_names_are_raw_in_data(tmp_path: Path) -> None:
     name = "evil\x1b[31m\nname"
     weights = {**tensors(), name: np.zeros((2, 2), np.float32)}
-    fingerprint = fingerprint_directory(write_release(tmp_path / "model", weights))
+    fingerprint = load_release(write_release(tmp_path / "model", weights))
     assert name in fingerprint.tensor_digests
     assert not any("\x1b" in warning or "\n" in warning for warning in fingerprint.warnings)
     assert artifacts.from_json(artifacts.to_json(fingerprint).encode(), Fingerprint, source="-") == fingerprint
@@ -207,7 +205,7 @@ def test_tensor_names_are_raw_in_data(tmp_path: Path) -> None:
 
 def test_progress_reaches_the_total(model: Path) -> None:
     events: list[ProgressEvent] = []
-    fingerprint = fingerprint_directory(model, progress=events.append)
+    fingerprint = load_release(model, progress=events.append)
     assert events[-1] == ProgressEvent(stage="hashing", done=fingerprint.bytes, total=fingerprint.bytes, unit="bytes")
 
 

@@ -10,28 +10,35 @@ from safetensors.numpy import save_file
 
 from kvrelease.errors import DamagedFile, InputError
 from kvrelease.progress import ProgressEvent
-from kvrelease.release.hashing import CHUNK_BYTES, hash_tensors
-from kvrelease.release.safetensors import SafetensorsFile, read_safetensors
+from kvrelease.release.hashing import hash_tensors
+from kvrelease.release.local_source import CHUNK_BYTES
+from kvrelease.release.safetensors import read_safetensors
+from kvrelease.release.weights import WeightFile
 from tests.release import naive
+from tests.release.builders import local_file
 
 
 @pytest.fixture
-def large(tmp_path: Path) -> SafetensorsFile:
+def large(tmp_path: Path) -> WeightFile:
     """Sizes around the chunk: below, exactly, one more, several."""
     generator = np.random.default_rng(3)
     sizes = {"a": 10, "b": CHUNK_BYTES, "c": CHUNK_BYTES + 1, "d": 3 * CHUNK_BYTES - 1, "e": 0}
     path = tmp_path / "model.safetensors"
     save_file({name: generator.integers(0, 255, size, np.uint8) for name, size in sizes.items()}, path)
-    return read_safetensors(path)
+    return read_safetensors(local_file(path))
 
 
-def digests(file: SafetensorsFile, jobs: int = 2) -> dict[str, str]:
+def path_of(file: WeightFile) -> Path:
+    return Path(file.file.where)
+
+
+def digests(file: WeightFile, jobs: int = 2) -> dict[str, str]:
     payloads = hash_tensors([file], jobs=jobs)
     return {tensor.name: payload.digest for tensor, payload in zip(file.tensors, payloads, strict=True)}
 
 
-def test_streamed_digest_is_that_of_the_whole_bytes(large: SafetensorsFile) -> None:
-    expected = {name: digest.hex() for name, digest in naive.payloads(large.path.parent).items()}
+def test_streamed_digest_is_that_of_the_whole_bytes(large: WeightFile) -> None:
+    expected = {name: digest.hex() for name, digest in naive.payloads(path_of(large).parent).items()}
     assert digests(large, jobs=1) == expected
     assert digests(large, jobs=4) == expected
 
@@ -40,10 +47,10 @@ def test_dtype_and_shape_are_part_of_the_digest(tmp_path: Path) -> None:
     values = np.arange(6, dtype=np.int16)
     same_bytes = {"a": values, "b": values.reshape(2, 3), "c": values.view(np.uint16), "d": values.reshape(3, 2)}
     save_file(same_bytes, tmp_path / "model.safetensors")
-    assert len(set(digests(read_safetensors(tmp_path / "model.safetensors")).values())) == 4
+    assert len(set(digests(read_safetensors(local_file(tmp_path / "model.safetensors"))).values())) == 4
 
 
-def test_progress_counts_every_byte_once(large: SafetensorsFile) -> None:
+def test_progress_counts_every_byte_once(large: WeightFile) -> None:
     events: list[ProgressEvent] = []
     hash_tensors([large], jobs=3, progress=events.append)
     total = sum(tensor.size_bytes for tensor in large.tensors)
@@ -56,42 +63,42 @@ def test_zero_is_told_from_almost_zero(tmp_path: Path) -> None:
     almost = np.zeros(2 * CHUNK_BYTES, np.uint8)
     almost[-1] = 1
     save_file({"a": np.zeros(2 * CHUNK_BYTES, np.uint8), "b": almost}, tmp_path / "m.safetensors")
-    file = read_safetensors(tmp_path / "m.safetensors")
+    file = read_safetensors(local_file(tmp_path / "m.safetensors"))
     assert [payload.is_zero for payload in hash_tensors([file], jobs=2)] == [True, False]
 
 
-def test_file_written_to_while_it_is_read_is_an_error(large: SafetensorsFile) -> None:
+def test_file_written_to_while_it_is_read_is_an_error(large: WeightFile) -> None:
     done = threading.Event()
 
     def write_once(_: ProgressEvent) -> None:
         if not done.is_set():
             done.set()
-            with large.path.open("r+b") as file:
+            with path_of(large).open("r+b") as file:
                 file.seek(-1, os.SEEK_END)
                 file.write(b"\xaa")
-            os.utime(large.path, ns=(0, 0))  # the change must show even where the clock is coarse
+            os.utime(path_of(large), ns=(0, 0))  # the change must show even where the clock is coarse
 
     with pytest.raises(InputError, match="changed while it was read"):
         hash_tensors([large], jobs=1, progress=write_once)
 
 
-def test_file_replaced_since_its_header_was_read_is_an_error(large: SafetensorsFile) -> None:
-    copy = large.path.with_suffix(".copy")
-    copy.write_bytes(large.path.read_bytes())
-    copy.replace(large.path)
+def test_file_replaced_since_its_header_was_read_is_an_error(large: WeightFile) -> None:
+    copy = path_of(large).with_suffix(".copy")
+    copy.write_bytes(path_of(large).read_bytes())
+    copy.replace(path_of(large))
     with pytest.raises(InputError, match="changed while it was read"):
         hash_tensors([large], jobs=1)
 
 
-def test_file_cut_off_while_it_is_read_names_the_tensor(large: SafetensorsFile) -> None:
+def test_file_cut_off_while_it_is_read_names_the_tensor(large: WeightFile) -> None:
     def cut(_: ProgressEvent) -> None:
-        os.truncate(large.path, 1000)
+        os.truncate(path_of(large), 1000)
 
     with pytest.raises(DamagedFile, match=r"reading tensor '.' from .*: the file became shorter"):
         hash_tensors([large], jobs=1, progress=cut)
 
 
-def test_an_interrupt_in_the_callback_ends_all_threads(large: SafetensorsFile) -> None:
+def test_an_interrupt_in_the_callback_ends_all_threads(large: WeightFile) -> None:
     def interrupt(_: ProgressEvent) -> None:
         raise KeyboardInterrupt
 

@@ -15,7 +15,7 @@ from kvrelease.release.model_config import (
     read_model_config,
     same_value,
 )
-from tests.release.builders import config_json, write_json
+from tests.release.builders import config_json, local_file, write_json
 
 # The keys of files as they are published: Llama 3.1 8B Instruct, Mistral 7B v0.3, Qwen2.5 7B, Qwen3 8B, SmolLM2 135M.
 PUBLISHED: dict[str, JsonObject] = {
@@ -266,13 +266,13 @@ def test_version_of_the_writer_is_reported_and_no_entry() -> None:
 def test_byte_order_mark_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(config_json()).encode())
-    assert read_model_config(path).entries == entries(config_json())
+    assert read_model_config(local_file(path)).entries == entries(config_json())
 
 
 def test_numbers_that_strict_json_lacks_are_kept_apart(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('{"a": Infinity, "b": NaN, "c": 1e999, "d": 1000000000000000019884624838656}')
-    assert read_model_config(path).entries == {"a": "Infinity", "b": "NaN", "c": "1e999", "d": 1e30}
+    assert read_model_config(local_file(path)).entries == {"a": "Infinity", "b": "NaN", "c": "1e999", "d": 1e30}
 
 
 @pytest.mark.parametrize(
@@ -291,15 +291,15 @@ def test_damaged_configuration_is_refused(text: str, reason: str, tmp_path: Path
     path = tmp_path / "config.json"
     path.write_text(text)
     with pytest.raises(DamagedFile, match=reason) as caught:
-        read_model_config(path)
+        read_model_config(local_file(path))
     assert str(path) in caught.value.message
 
 
 def test_too_large_or_absent_configuration_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     with pytest.raises(NotFound):
-        read_model_config(path)
+        read_model_config(local_file(path))
     with path.open("wb") as file:
         file.truncate(65 * 1024 * 1024)
     with pytest.raises(DamagedFile, match="more than the"):
-        read_model_config(path)
+        read_model_config(local_file(path))

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from kvrelease.errors import DamagedFile, InputError, NotFound, UnsupportedRelease
 from kvrelease.release.safetensors import read_safetensors
-from tests.release.builders import entry, raw_safetensors
+from tests.release.builders import entry, local_file, raw_safetensors
 
 GOOD = raw_safetensors({"a": entry(0, 4), "b": entry(4, 6)}, b"abcdef")
 
@@ -75,7 +75,7 @@ def test_damaged_file_is_refused_with_file_and_reason(case: str, tmp_path: Path)
     path = tmp_path / "model.safetensors"
     path.write_bytes(data)
     with pytest.raises(DamagedFile) as caught:
-        read_safetensors(path)
+        read_safetensors(local_file(path))
     assert str(path) in caught.value.message
     assert reason in caught.value.message
     assert "\x1b" not in caught.value.message
@@ -93,24 +93,24 @@ def test_other_formats_under_this_name_are_named(data: bytes, reason: str, tmp_p
     path = tmp_path / "model.safetensors"
     path.write_bytes(data)
     with pytest.raises(UnsupportedRelease, match=reason):
-        read_safetensors(path)
+        read_safetensors(local_file(path))
 
 
 def test_header_over_the_limit_is_told_apart_from_damage(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(GOOD)
     with pytest.raises(UnsupportedRelease, match="over the limit of 10"):
-        read_safetensors(path, max_header_bytes=10)
+        read_safetensors(local_file(path), max_header_bytes=10)
 
 
 def test_missing_file_directory_and_pipe_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
-        read_safetensors(tmp_path / "absent.safetensors")
+        read_safetensors(local_file(tmp_path / "absent.safetensors"))
     with pytest.raises(InputError, match="not a regular file"):
-        read_safetensors(tmp_path)
+        read_safetensors(local_file(tmp_path))
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="not a regular file"):
-        read_safetensors(tmp_path / "pipe")
+        read_safetensors(local_file(tmp_path / "pipe"))
 
 
 def test_what_the_library_writes_is_read_back(tmp_path: Path) -> None:
@@ -120,7 +120,10 @@ def test_what_the_library_writes_is_read_back(tmp_path: Path) -> None:
         path,
         metadata={"format": "pt"},
     )
-    found = {tensor.name: (tensor.dtype, tensor.shape, tensor.size_bytes) for tensor in read_safetensors(path).tensors}
+    found = {
+        tensor.name: (tensor.dtype, tensor.shape, tensor.size_bytes)
+        for tensor in read_safetensors(local_file(path)).tensors
+    }
     assert found == {"x": ("F16", (2, 3), 12), "scalar": ("F64", (), 8), "none": ("I8", (0, 4), 0)}
 
 
@@ -131,7 +134,7 @@ def test_unknown_dtype_is_an_opaque_word_and_half_byte_ones_are_checked(tmp_path
             {"a": entry(0, 3, dtype="F3_NEW", shape=[8]), "b": entry(3, 5, dtype="F4", shape=[4])}, b"abcde"
         )
     )
-    assert read_safetensors(path).unknown_dtypes == {"F3_NEW"}
+    assert read_safetensors(local_file(path)).unknown_dtypes == {"F3_NEW"}
 
 
 def test_random_bytes_are_an_input_error_or_a_sound_file(tmp_path: Path) -> None:
@@ -145,7 +148,7 @@ def test_random_bytes_are_an_input_error_or_a_sound_file(tmp_path: Path) -> None
             data[generator.randrange(len(data))] = generator.randrange(256)
         path.write_bytes(data[: generator.randint(0, len(data))] if generator.random() < 0.2 else data)
         try:
-            read_safetensors(path)
+            read_safetensors(local_file(path))
             outcomes.add("read")
         except InputError as error:
             outcomes.add(type(error).__name__)

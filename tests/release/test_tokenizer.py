@@ -6,6 +6,7 @@ import pytest
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile
+from kvrelease.release.local_source import open_directory
 from kvrelease.release.tokenizer import TextSide, read_text_side
 from tests.release.builders import write_json, write_text_side
 
@@ -16,7 +17,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def read(directory: Path, config: JsonObject | None = None) -> TextSide:
-    return read_text_side(directory, model_config={"eos_token_id": 2} if config is None else config)
+    return read_text_side(open_directory(directory), model_config={"eos_token_id": 2} if config is None else config)
 
 
 def changed(before: TextSide, after: TextSide) -> set[str]:
@@ -114,6 +115,6 @@ def test_generation_defaults_come_from_config_where_there_is_no_file(model: Path
 
 
 def test_a_release_without_text_side_has_none(tmp_path: Path) -> None:
-    assert read_text_side(tmp_path, model_config=None) == TextSide(
+    assert read_text_side(open_directory(tmp_path), model_config=None) == TextSide(
         tokenizer=None, template=None, generation=None, files=(), warnings=()
     )

@@ -23,8 +23,8 @@ class FailOn(enum.StrEnum):
 
 
 def diff(
-    old: Annotated[str, typer.Argument(metavar="OLD", help="Model directory, or a saved fingerprint.")],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="Model directory, or a saved fingerprint.")],
+    old: Annotated[str, typer.Argument(metavar="OLD", help="Model directory or file, or a saved fingerprint.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Model directory or file, or a saved fingerprint.")],
     *,
     fail_on: Annotated[
         FailOn | None,

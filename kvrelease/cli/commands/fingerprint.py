@@ -12,7 +12,7 @@ from kvrelease.errors import ExitCode
 
 
 def fingerprint(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Model directory or one .safetensors file.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Model directory, or one .safetensors or .gguf file.")],
     *,
     name: NameOption = None,
     release_version: VersionLabelOption = None,

@@ -1,0 +1,57 @@
+"""What a user may call a release, as an open source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kvrelease.errors import NotFound, UnsupportedRelease
+from kvrelease.release.local_source import LocalFile, open_directory, open_single_file
+from kvrelease.release.object_store import open_object_store
+from kvrelease.release.source import Source, SourceFile
+
+# Suffixes of files that hold a whole model.
+SINGLE_FILE_SUFFIXES = (".safetensors", ".gguf")
+
+
+def open_source(what: str | Path) -> Source:
+    """The place that an address names.
+
+    Args:
+        what: a model directory, one `.safetensors` or `.gguf` file, or either in an object store (`s3://`, `gs://`).
+
+    Raises:
+        NotFound: nothing is there.
+        UnsupportedRelease: something is there that can be no release.
+        UsageError: an address of no known form.
+        MissingExtra: a library for such addresses is not installed.
+        ServiceError: the store did not answer properly.
+    """
+    if "://" in str(what):
+        return open_object_store(str(what), single_file_suffixes=SINGLE_FILE_SUFFIXES)
+    path = Path(what)
+    if path.is_dir():
+        return open_directory(path)
+    if path.suffix not in SINGLE_FILE_SUFFIXES and path.exists():
+        raise UnsupportedRelease(
+            f"reading {path}: neither a model directory nor a .safetensors, .gguf or .json file",
+            hint="give the model's directory, or a fingerprint that was saved with --output",
+        )
+    if not path.exists() and not path.is_symlink():
+        raise NotFound(f"reading {path}: no such file or directory")
+    return open_single_file(path)
+
+
+def open_saved(what: str | Path) -> SourceFile | None:
+    """The saved fingerprint that an address names; None where it names a release.
+
+    Raises:
+        UsageError: an address of no known form.
+        MissingExtra: a library for such addresses is not installed.
+    """
+    path = Path(what)
+    if path.suffix != ".json":
+        return None
+    if "://" in str(what):
+        source = open_object_store(str(what), single_file_suffixes=(".json",))
+        return source.file(path.name)
+    return None if path.is_dir() else LocalFile(path=path, name=path.name)

@@ -1,0 +1,123 @@
+"""What a release consists of, read and canonical but for the bytes of its tensors; one function per format."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+from blake3 import blake3
+
+from kvrelease.artifacts import JsonObject
+from kvrelease.errors import NotFound
+from kvrelease.release.checkpoint import Checkpoint, FileRole, ReleaseFile, read_checkpoint, release_file
+from kvrelease.release.gguf_model import holds_gguf, read_gguf_model
+from kvrelease.release.impact import Rule, rule_for, rule_without
+from kvrelease.release.model_config import CONFIG_NAME, ModelConfig, read_model_config
+from kvrelease.release.small_files import read_bytes
+from kvrelease.release.source import Source
+from kvrelease.release.tokenizer import TextSide, embedded_text_side, read_text_side
+
+
+class Format(enum.StrEnum):
+    """How the weights are stored, and with it how tensors and configuration keys are called."""
+
+    SAFETENSORS = "safetensors"
+    GGUF = "gguf"
+
+
+class Content(msgspec.Struct, frozen=True, kw_only=True):
+    """One release.
+
+    Attributes:
+        format: of the weights.
+        name: that the files give; None to use that of the place.
+        checkpoint: the weight files.
+        config: the canonical configuration; None when there is none.
+        code: file name → BLAKE3 (hex) of code that the configuration brings.
+        rule: the dependency rule.
+        text_side: tokenizer, templates and generation defaults.
+        files: of configuration and code.
+        labels: what the files say about where they come from; in no digest.
+    """
+
+    format: Format
+    name: str | None
+    checkpoint: Checkpoint
+    config: ModelConfig | None
+    code: dict[str, str]
+    rule: Rule
+    text_side: TextSide
+    files: tuple[ReleaseFile, ...]
+    labels: JsonObject
+
+
+def read_content(source: Source) -> Content:
+    """The content of a release in whichever format.
+
+    Raises:
+        NotFound: no weights, absent shards, or no config.json in a directory.
+        DamagedFile: a file is not what it claims.
+        UnsupportedRelease: nothing that can be fingerprinted.
+        InputError: a file cannot be read.
+        ServiceError: the store did not answer properly.
+    """
+    return _read_gguf(source) if holds_gguf(source) else _read_safetensors(source)
+
+
+def _read_safetensors(source: Source) -> Content:
+    checkpoint = read_checkpoint(source)
+    config = _read_config(source)
+    code = _read_code(source, config)
+    named = [] if config is None else [(CONFIG_NAME, FileRole.CONFIG)]
+    named += [(name, FileRole.CODE) for name in code]
+    return Content(
+        format=Format.SAFETENSORS,
+        name=None,
+        checkpoint=checkpoint,
+        config=config,
+        code=code,
+        rule=rule_for(config),
+        text_side=read_text_side(source, model_config=None if config is None else config.entries),
+        files=tuple(release_file(source.file(name), role) for name, role in named),
+        labels={},
+    )
+
+
+def _read_gguf(source: Source) -> Content:
+    model = read_gguf_model(source)
+    metadata = model.metadata
+    return Content(
+        format=Format.GGUF,
+        name=None if source.single_file is None else model.name,
+        checkpoint=model.checkpoint,
+        config=ModelConfig(
+            model_type=None, entries=dict(sorted(model.configuration.items())), transformers_version=None, warnings=()
+        ),
+        code={},
+        rule=rule_without("no dependency rule is known for the tensors of GGUF files"),
+        text_side=embedded_text_side(
+            tokenizer=metadata.tokenizer, templates=metadata.templates, generation=metadata.sampling
+        ),
+        files=(),
+        labels=metadata.labels,
+    )
+
+
+def _read_config(source: Source) -> ModelConfig | None:
+    """The configuration; None only for a single file that has none beside it."""
+    if CONFIG_NAME in source.names():
+        return read_model_config(source.file(CONFIG_NAME))
+    if source.single_file is not None:
+        return None
+    raise NotFound(
+        f"reading {source.where}: it holds weights, but no {CONFIG_NAME}, without which no engine can load them",
+        hint=f"copy the {CONFIG_NAME} that belongs to the weights beside them",
+    )
+
+
+def _read_code(source: Source, config: ModelConfig | None) -> dict[str, str]:
+    """File name → BLAKE3 (hex) of the Python files beside a configuration that names code of its own."""
+    if config is None or "auto_map" not in config.entries:
+        return {}
+    names = [name for name in source.names() if "/" not in name and name.endswith(".py")]
+    return {name: blake3(read_bytes(source.file(name))).hexdigest() for name in names}

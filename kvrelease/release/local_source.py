@@ -1,0 +1,154 @@
+"""A release in a directory of this machine, network file systems included.
+
+Ranges are read with preadv, never mapped: a page fault on a network file system is a SIGBUS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+
+from kvrelease.errors import InputError, NotFound
+from kvrelease.release.source import TEMPLATE_FOLDER, FileIdentity, Origin
+
+# Measured on a warm page cache, 512 MiB: 0.18 s at 1 MiB, 0.23 s at 64 KiB (system calls) and at 8 MiB (the buffer no
+# longer stays in the CPU's cache between read and hash).
+CHUNK_BYTES = 1024 * 1024
+
+
+class LocalFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A `SourceFile` of a file system.
+
+    Attributes:
+        path: where it lies.
+        name: relative to the release.
+    """
+
+    path: Path
+    name: str
+
+    @property
+    def where(self) -> str:
+        """The path."""
+        return str(self.path)
+
+    def identity(self) -> FileIdentity:
+        """Of the regular file that lies there now, links followed."""
+        try:
+            status = self.path.stat()
+        except OSError as error:
+            if self.path.is_symlink():
+                raise NotFound(
+                    f"reading {self.where}: it is a link to {str(self.path.readlink())!r}, which does not exist",
+                    hint="the download is incomplete: run it again",
+                ) from error
+            raise translate(error, self.where) from error
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"reading {self.where}: not a regular file")
+        return identity_of(status)
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[LocalReader]:
+        """The open file."""
+        self.identity()  # opening a pipe would wait for its writer
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise translate(error, self.where) from error
+        try:
+            yield LocalReader(where=self.where, descriptor=descriptor, identity=identity_of(os.fstat(descriptor)))
+        finally:
+            os.close(descriptor)
+
+
+class LocalReader(msgspec.Struct, frozen=True, kw_only=True):
+    """A `Reader` of an open descriptor, which is not its own."""
+
+    where: str
+    descriptor: int
+    identity: FileIdentity
+    chunk_bytes: int = CHUNK_BYTES
+
+    def read_into(self, view: memoryview, offset: int) -> int:
+        """Reads with preadv, which moves no shared position."""
+        try:
+            return os.preadv(self.descriptor, [view], offset)
+        except OSError as error:
+            raise InputError(f"reading {self.where} at byte {offset}: {error.strerror or error}") from error
+
+
+class LocalSource:
+    """A `Source`: a model directory, or one weight file and what lies beside it."""
+
+    def __init__(self, directory: Path, *, origin: Origin, single_file: str | None = None) -> None:
+        self.directory = directory
+        self.origin = origin
+        self.single_file = single_file
+
+    @property
+    def where(self) -> str:
+        """The directory, as the user wrote it."""
+        return str(self.directory)
+
+    def names(self) -> tuple[str, ...]:
+        """Of everything that is no directory."""
+        return self._names
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        names = _entries(self.directory)
+        templates = self.directory / TEMPLATE_FOLDER
+        if templates.is_dir():
+            names += [f"{TEMPLATE_FOLDER}/{name}" for name in _entries(templates)]
+        return tuple(sorted(names))
+
+    def has(self, name: str) -> bool:
+        """Whether the path leads to anything."""
+        return (self.directory / name).exists()
+
+    def file(self, name: str) -> LocalFile:
+        """The file of that name."""
+        return LocalFile(path=self.directory / name, name=name)
+
+
+def open_directory(directory: Path) -> LocalSource:
+    """The model in a directory; a Hub cache, `models--org--name/snapshots/<commit>`, gives its name and commit."""
+    resolved = directory.resolve()
+    repository = resolved.parent.parent.name
+    if resolved.parent.name == "snapshots" and repository.startswith("models--"):
+        name, version = repository.rpartition("--")[2], resolved.name
+    else:
+        name, version = resolved.name, None
+    return LocalSource(directory, origin=Origin(name=name, version=version, address=str(directory)))
+
+
+def open_single_file(path: Path) -> LocalSource:
+    """One weight file, and the configuration and tokenizer that lie beside it."""
+    origin = Origin(name=path.stem, version=None, address=str(path))
+    return LocalSource(path.parent, origin=origin, single_file=path.name)
+
+
+def identity_of(status: os.stat_result) -> FileIdentity:
+    """The identity in a stat result."""
+    version = f"{status.st_dev}:{status.st_ino}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+    return FileIdentity(size_bytes=status.st_size, version=version)
+
+
+def translate(error: OSError, where: str) -> InputError:
+    """The operating system's refusal as an error of ours."""
+    kind = NotFound if isinstance(error, FileNotFoundError | NotADirectoryError) else InputError
+    return kind(f"reading {where}: {error.strerror or error}")
+
+
+def _entries(directory: Path) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return [entry.name for entry in entries if not entry.is_dir()]
+    except OSError as error:
+        raise translate(error, str(directory)) from error

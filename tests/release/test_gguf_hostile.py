@@ -1,0 +1,191 @@
+"""The reader of GGUF files against files that somebody made to break it.
+
+Cases come from numbered seeds, so a failure names the one to run again; those that once failed belong in `KEPT_SEEDS`.
+`KVRELEASE_FUZZ_SECONDS=600` goes on from there for ten minutes instead of a few hundred cases.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import struct
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kvrelease import artifacts
+from kvrelease.errors import DamagedFile, InputError, NotFound, UnsupportedRelease
+from kvrelease.release import gguf, gguf_cursor
+from kvrelease.release.address import open_source
+from kvrelease.release.fingerprint import Fingerprint, load_release
+from kvrelease.release.gguf import read_gguf
+from kvrelease.release.gguf_model import read_gguf_model
+from kvrelease.release.weights import WeightFile
+from tests.release.builders import local_file
+from tests.release.gguf_writer import (
+    ARRAY,
+    STRING,
+    U64,
+    f32_tensor,
+    gguf_bytes,
+    text,
+    u32,
+    write_gguf,
+)
+from tests.release.hostile_gguf import mutate, random_file
+
+logger = logging.getLogger(__name__)
+
+# None has failed; the first few hundred run every time besides.
+KEPT_SEEDS: tuple[int, ...] = ()
+UNIT_CASES = 400
+FUZZ_SECONDS = float(os.environ.get("KVRELEASE_FUZZ_SECONDS", "0"))
+
+# The files have some KB, and hashing takes a window of its own; more was allocated because a file said so.
+MAX_PEAK_BYTES = 3 * gguf_cursor.WINDOW_BYTES
+MAX_CASE_S = 2.0
+
+
+def assert_sound(weights: WeightFile, data: bytes) -> None:
+    """What is accepted keeps every promise of the reader."""
+    end = 0
+    for tensor in weights.tensors:
+        assert end <= tensor.offset <= tensor.offset + tensor.size_bytes <= len(data), tensor
+        assert len(tensor.shape) <= 4
+        end = tensor.offset + tensor.size_bytes
+    assert len({tensor.name for tensor in weights.tensors}) == len(weights.tensors)
+
+
+def run_case(seed: int, directory: Path) -> str:
+    """Reads the file of a seed; what came of it in a word."""
+    generator = random.Random(seed)
+    data = mutate(random_file(generator), generator)
+    path = directory / "hostile.gguf"
+    path.write_bytes(data)
+    tracemalloc.reset_peak()
+    started = time.process_time()
+    try:
+        assert_sound(read_gguf(local_file(path)).weights, data)
+        outcome = "sound"
+        found = load_release(path, jobs=1)
+        assert artifacts.from_json(artifacts.to_json(found).encode(), Fingerprint, source="memory") == found
+        outcome = "release"
+    except InputError as error:
+        shown = f"{error.message}{error.hint or ''}"
+        assert shown.isprintable(), shown
+        outcome = {DamagedFile: "damaged", UnsupportedRelease: "unsupported", NotFound: "absent"}[type(error)]
+    assert time.process_time() - started < MAX_CASE_S
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    assert peak_bytes < MAX_PEAK_BYTES, peak_bytes
+    return outcome
+
+
+def seeds() -> Iterator[int]:
+    yield from KEPT_SEEDS
+    yield from range(UNIT_CASES)
+    deadline = time.monotonic() + FUZZ_SECONDS
+    seed = UNIT_CASES
+    while time.monotonic() < deadline:
+        yield seed
+        seed += 1
+
+
+def test_whatever_a_file_claims_it_is_sound_or_an_error_of_ours(tmp_path: Path) -> None:
+    outcomes: dict[str, int] = {}
+    tracemalloc.start()
+    try:
+        for seed in seeds():
+            try:
+                outcome = run_case(seed, tmp_path)
+            except Exception as error:
+                error.add_note(f"seed {seed}")
+                raise
+            outcomes[outcome] = outcomes.get(outcome, 0) + 1
+    finally:
+        tracemalloc.stop()
+    logger.info("%d files: %s", sum(outcomes.values()), outcomes)
+    # Else the mutations miss the format, or nothing gets past the first check.
+    assert min(outcomes[word] for word in ("release", "damaged", "unsupported")) > 0.01 * UNIT_CASES
+
+
+def huge(path: Path, head: bytes) -> Path:
+    """A file of a terabyte, of which only the head takes space."""
+    path.write_bytes(head)
+    os.truncate(path, 2**40)
+    return path
+
+
+def head_of(*, tensors: int = 0, keys: int = 0, pairs: bytes = b"") -> bytes:
+    return struct.pack("<4sIQQ", b"GGUF", 3, tensors, keys) + pairs
+
+
+def array_head(item_type: int, count: int) -> bytes:
+    key = b"tokenizer.ggml.tokens"
+    return struct.pack("<Q", len(key)) + key + struct.pack("<IIQ", ARRAY, item_type, count)
+
+
+BOMBS: dict[str, tuple[Callable[[], bytes], str]] = {
+    "strings": (lambda: head_of(keys=1, pairs=array_head(STRING, 2**36)), "beyond the first 2000000 bytes"),
+    "numbers": (lambda: head_of(keys=1, pairs=array_head(U64, 2**36)), "beyond the first 2000000 bytes"),
+    "one string": (lambda: head_of(keys=1, pairs=array_head(STRING, 1) + struct.pack("<Q", 2**39)), "beyond the first"),
+    "arrays": (lambda: head_of(keys=1, pairs=array_head(ARRAY, 2**36)), "more than 65536 arrays inside arrays"),
+    "keys": (lambda: head_of(keys=2**36), "announces 68719476736 keys"),
+    "tensors": (lambda: head_of(tensors=2**35), "announces 34359738368 tensors"),
+    "names": (lambda: head_of(keys=60_000, pairs=struct.pack("<Q", 2**20)), "has a name of 1048576 bytes"),
+}
+
+
+@pytest.mark.parametrize("case", BOMBS)
+def test_a_terabyte_that_claims_much_takes_little(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build, reason = BOMBS[case]
+    path = huge(tmp_path / "bomb.gguf", build())
+    monkeypatch.setattr(gguf_cursor, "MAX_HEADER_BYTES", 2_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises((DamagedFile, UnsupportedRelease), match=reason):
+            read_gguf(local_file(path))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 5 * gguf_cursor.WINDOW_BYTES
+
+
+def test_memory_is_bounded_by_the_number_of_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty ones with the longest names: what costs most. As many as are allowed take less than 200 MiB."""
+    count = 4096
+    monkeypatch.setattr(gguf, "MAX_TENSORS", count)
+    empty = struct.pack("<IQIQ", 1, 0, 0, 0)
+    entries = b"".join(struct.pack("<Q", 255) + f"{n:0255d}".encode() + empty for n in range(count + 1))
+    path = tmp_path / "many.gguf"
+    path.write_bytes(head_of(tensors=count) + entries[: count * 287] + bytes(-(24 + count * 287) % 32))
+    tracemalloc.start()
+    try:
+        assert len(read_gguf(local_file(path)).weights.tensors) == count
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (peak_bytes - 3 * gguf_cursor.WINDOW_BYTES) / count * 131_072 < 200 * 2**20
+    path.write_bytes(head_of(tensors=count + 1) + entries)
+    with pytest.raises(UnsupportedRelease, match="announces 4097 tensors; the limit is 4096"):
+        read_gguf(local_file(path))
+
+
+def test_as_many_tensors_as_unmerged_experts_need_are_allowed() -> None:
+    assert gguf.MAX_TENSORS == 131_072
+
+
+def test_a_name_with_terminal_codes_is_quoted_in_messages(tmp_path: Path) -> None:
+    tensors = [f32_tensor("\x1b[2J\x1b[31mowned", (8,)), f32_tensor("b", (8,))]
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_bytes({}, tensors, offsets=[0, 0]))
+    with pytest.raises(DamagedFile) as caught:
+        read_gguf(local_file(path))
+    assert caught.value.message.isprintable()
+    path = write_gguf(tmp_path / "model.gguf", {"\x1b[2J": u32(1), "general.type": text("\x1b[2J")}, tensors)
+    with pytest.raises(UnsupportedRelease) as refused:
+        read_gguf_model(open_source(path))
+    assert refused.value.message.isprintable()

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from kvrelease.errors import InputError, NotFound
+from kvrelease.release.local_source import open_directory, open_single_file
+from kvrelease.release.source import Origin, read_range
+from tests.release.builders import local_file
+
+
+def test_names_are_files_of_the_directory_and_of_its_templates(tmp_path: Path) -> None:
+    for name in ("model.safetensors", "config.json", "additional_chat_templates/b.jinja", "onnx/model.onnx"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "gone.safetensors").symlink_to("nowhere")
+    source = open_directory(tmp_path)
+    assert source.names() == (
+        "additional_chat_templates/b.jinja",
+        "config.json",
+        "gone.safetensors",
+        "model.safetensors",
+    )
+    assert [source.has(name) for name in ("config.json", "onnx/model.onnx", "gone.safetensors", "x")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.parametrize("change", ["write", "replace", "touch"])
+def test_identity_changes_with_every_change(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"abc")
+    file = local_file(path)
+    before = file.identity()
+    assert file.identity() == before
+    if change == "write":
+        path.write_bytes(b"abcd")
+    elif change == "replace":
+        (tmp_path / "copy").write_bytes(b"abc")
+        os.utime(tmp_path / "copy", ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
+        (tmp_path / "copy").replace(path)
+    else:
+        os.utime(path, ns=(0, 0))
+    assert file.identity() != before
+
+
+def test_reads_are_positional_and_independent_of_each_other(tmp_path: Path) -> None:
+    data = os.urandom(100_000)
+    (tmp_path / "f").write_bytes(data)
+    wrong: list[int] = []
+    with local_file(tmp_path / "f").open() as reader:
+
+        def read_all(step: int) -> None:
+            wrong.extend(
+                offset
+                for offset in range(0, len(data), step)
+                if read_range(reader, offset, step) != data[offset : offset + step]
+            )
+
+        threads = [threading.Thread(target=read_all, args=(step,)) for step in (7, 1000, 4096)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+        assert read_range(reader, len(data) - 3, 10) == data[-3:]
+        assert reader.identity == local_file(tmp_path / "f").identity()
+
+
+def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("../gone")
+    for name, error, reason in (
+        ("pipe", InputError, "not a regular file"),
+        ("link", NotFound, "a link to '../gone', which does not exist"),
+        ("absent", NotFound, "No such file"),
+    ):
+        with pytest.raises(error, match=reason):
+            local_file(tmp_path / name).identity()
+        with pytest.raises(error, match=reason), local_file(tmp_path / name).open():
+            pass
+
+
+def test_origin_is_the_directory_the_file_or_the_commit_of_a_hub_cache(tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--acme--support" / "snapshots" / "0123abcd"
+    snapshot.mkdir(parents=True)
+    assert open_directory(tmp_path).origin == Origin(name=tmp_path.name, version=None, address=str(tmp_path))
+    assert open_directory(snapshot).origin == Origin(name="support", version="0123abcd", address=str(snapshot))
+    single = open_single_file(tmp_path / "v1.safetensors")
+    assert single.origin == Origin(name="v1", version=None, address=str(tmp_path / "v1.safetensors"))
+    assert single.single_file == "v1.safetensors"
