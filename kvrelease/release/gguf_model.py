@@ -70,7 +70,9 @@ def read_gguf_model(source: Source) -> GgufModel:
         ServiceError: the store did not answer properly.
     """
     names = _top_level(source)
-    projectors = [name for name in names if name.endswith(SUFFIX) and PROJECTOR in name.lower()]
+    projectors = [
+        name for name in names if name.endswith(SUFFIX) and PROJECTOR in name.lower() and name != source.single_file
+    ]
     if source.single_file is None:
         chosen = _only_model(source.where, [name for name in names if name.endswith(SUFFIX)])
         if len(projectors) > 1:
