@@ -53,7 +53,7 @@ class Production(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
     """The content of `kvrelease.yaml`; None where the file is silent.
 
-    `--allow-flush`, `--expect-cold` and what is written where are statements about one run, and no keys.
+    `--allow-flush`, `--expect-cold`, `--mode` and what is written where are statements about one run, and no keys.
     """
 
     engine_url: str | list[str] | None = None
@@ -81,6 +81,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_tokens: int | None = None
     fail_on: str | None = None
     jobs: int | None = None
+    no_memo: bool | None = None
     production: Production = Production()
     runtime: dict[str, str | int | float | bool] = {}
 

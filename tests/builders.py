@@ -19,10 +19,14 @@ from kvrelease.demo.figures import DemoReport, Example, Gate, Impact, Strategy, 
 from kvrelease.engines.base import EngineKind, GeneratedToken, Observation, TopLogprob
 from kvrelease.prewarm.plan import Plan
 from kvrelease.prewarm.result import ControlResult, Percentiles, PrewarmReport, ReplicaResult
-from kvrelease.release.diff import ConfigChange, Diff, KvImpact, KvStatus, Renamed, TensorChanges
+from kvrelease.release.check import ReleaseCheck
+from kvrelease.release.comparison import Renamed, TensorChanges
+from kvrelease.release.diff import ConfigChange, Diff, KvImpact, KvStatus
 from kvrelease.release.digests import LayerDigest
-from kvrelease.release.fingerprint import Digests, Fingerprint, Mode
+from kvrelease.release.fingerprint import Digests, Fingerprint
 from kvrelease.release.impact import Rule
+from kvrelease.release.mode import Mode
+from kvrelease.release.sampling import detection_bound
 from kvrelease.verify.checks import BindingResult, Check, CheckId, CheckVerdict
 from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict
 from kvrelease.verify.evidence import Cost
@@ -104,6 +108,44 @@ def fingerprint(**changes: object) -> Fingerprint:
             transformers_version=None,
             tensor_digests={},
             warnings=("extra.safetensors is not in the index, and no engine would load it",),
+        ),
+        changes,
+    )
+
+
+def fast_fingerprint(**changes: object) -> Fingerprint:
+    fast = "kvfp1-fast:" + "0123456789abcdef" * 4
+    found = fingerprint()
+    kv = "kvfp1-fast/llama.1:" + "0123456789abcdef" * 4
+    digests = msgspec.structs.replace(found.digests, release=fast, weights=fast, kv=kv)
+    return _changed(
+        msgspec.structs.replace(
+            found,
+            release=release(kv_name=None),
+            mode=Mode.FAST,
+            digests=digests,
+            fast=fast,
+            bound=detection_bound([((1024, 512), 1024 * 512 * 2)] * 20 + [((512,), 1024)]),
+        ),
+        changes,
+    )
+
+
+def release_check(**changes: object) -> ReleaseCheck:
+    return _changed(
+        ReleaseCheck(
+            tool=TOOL,
+            created=CREATED,
+            release=release(),
+            published=release(),
+            mode=Mode.FULL,
+            verdict=Verdict.FAIL,
+            reason="not the release that was published: weights changed; tensors: 'model.norm.weight'",
+            changed=("weights",),
+            unknown=(),
+            tensors=TensorChanges(added=(), removed=(), changed=("model.norm.weight",), renamed=()),
+            bound=None,
+            seconds=0.25,
         ),
         changes,
     )
@@ -407,6 +449,7 @@ def every_kind() -> dict[str, Artifact]:
     """One artifact of each kind, by the name of its command."""
     return {
         "fingerprint": fingerprint(),
+        "check": release_check(),
         "diff": diff(),
         "namespace": namespace(),
         "prompts": prompts(),

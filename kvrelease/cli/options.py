@@ -10,6 +10,7 @@ import typer
 
 from kvrelease.cli.output import Format
 from kvrelease.engines.base import EngineKind
+from kvrelease.release.mode import Mode
 
 _OUTPUT = "Output"
 _ENGINE = "Engine"
@@ -197,6 +198,24 @@ JobsOption = Annotated[
         min=1,
         max=256,
         help="Threads that hash. Default: one per core.",
+        rich_help_panel=_HASHING,
+    ),
+]
+NoMemoOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-memo",
+        envvar="KVRELEASE_NO_MEMO",
+        help="Hash files again that were hashed before and not written to since, and remember nothing.",
+        rich_help_panel=_HASHING,
+    ),
+]
+ModeOption = Annotated[
+    Mode,
+    typer.Option(
+        "--mode",
+        help="full reads every byte. fast reads headers and samples of every tensor, in milliseconds: it sees most "
+        "changes, says what it can miss, and names no cache.",
         rich_help_panel=_HASHING,
     ),
 ]

@@ -51,7 +51,10 @@ def require_writable(path: Path, *, option: str) -> None:
         raise UsageError(f"{option} {path}: it is a directory", hint="name a file in it")
     if not directory.is_dir():
         raise UsageError(f"{option} {path}: no such directory {directory}")
-    if not path.exists() and not os.access(directory, os.W_OK):
+    if path.exists() and not path.is_file():
+        return  # a device or a pipe, written to and not replaced
+    directory = path.resolve().parent
+    if not os.access(directory, os.W_OK):
         raise UsageError(f"{option} {path}: nothing can be written to {directory}", hint="name another directory")
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kvrelease.ledger.store import Ledger
     from kvrelease.progress import Progress
     from kvrelease.release.fingerprint import Fingerprint
+    from kvrelease.release.memo import Memo
     from kvrelease.verify.record import Record
     from kvrelease.verify.run import Twins
     from kvrelease.workload.prompt_set import PromptSet
@@ -111,7 +112,15 @@ def open_ledger(url: str | None, *, no_ledger: bool) -> Ledger:
     return Ledger(IN_MEMORY if no_ledger else url or default_ledger_url())
 
 
-def read_release(what: str | None, *, option: str, jobs: int | None, progress: Progress) -> Fingerprint:
+def open_memo(*, no_memo: bool) -> Memo | None:
+    """The user's memo of what was hashed; None where it is not wanted, or the user has no home to keep it in."""
+    from kvrelease.release.memo import Memo, default_directory  # noqa: PLC0415 - late
+
+    directory = None if no_memo else default_directory()
+    return None if directory is None else Memo(directory)
+
+
+def read_release(what: str | None, *, option: str, jobs: int | None, no_memo: bool, progress: Progress) -> Fingerprint:
     """The fingerprint that an option names.
 
     Raises:
@@ -125,7 +134,7 @@ def read_release(what: str | None, *, option: str, jobs: int | None, progress: P
             f"no release is named: {option} says which weights are to be there",
             hint=f"add {option} MODEL_DIRECTORY (or a saved fingerprint)",
         )
-    return load_release(what, jobs=jobs, progress=progress)
+    return load_release(what, jobs=jobs, memo=open_memo(no_memo=no_memo), progress=progress)
 
 
 @asynccontextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from kvrelease.errors import NotFound, UnsupportedRelease
+from kvrelease.release.hub_cache import open_in_cache
+from kvrelease.release.hub_source import hub_settings, is_hub_address, open_hub, parse_hub_address
 from kvrelease.release.local_source import LocalFile, open_directory, open_single_file
 from kvrelease.release.object_store import open_object_store
 from kvrelease.release.source import Source, SourceFile
@@ -17,7 +19,8 @@ def open_source(what: str | Path) -> Source:
     """The place that an address names.
 
     Args:
-        what: a model directory, one `.safetensors` or `.gguf` file, or either in an object store (`s3://`, `gs://`).
+        what: a model directory or a Hub cache's folder, one `.safetensors` or `.gguf` file, either in an object store
+            (`s3://`, `gs://`), or a model on the Hub (`hf:org/name@revision`).
 
     Raises:
         NotFound: nothing is there.
@@ -26,11 +29,15 @@ def open_source(what: str | Path) -> Source:
         MissingExtra: a library for such addresses is not installed.
         ServiceError: the store did not answer properly.
     """
+    if is_hub_address(what):
+        return open_hub(
+            parse_hub_address(str(what), single_file_suffixes=SINGLE_FILE_SUFFIXES), settings=hub_settings()
+        )
     if "://" in str(what):
         return open_object_store(str(what), single_file_suffixes=SINGLE_FILE_SUFFIXES)
     path = Path(what)
     if path.is_dir():
-        return open_directory(path)
+        return open_in_cache(path) or open_directory(path)
     if path.suffix not in SINGLE_FILE_SUFFIXES and path.exists():
         raise UnsupportedRelease(
             f"reading {path}: neither a model directory nor a .safetensors, .gguf or .json file",
@@ -49,7 +56,7 @@ def open_saved(what: str | Path) -> SourceFile | None:
         MissingExtra: a library for such addresses is not installed.
     """
     path = Path(what)
-    if path.suffix != ".json":
+    if path.suffix != ".json" or is_hub_address(what):
         return None
     if "://" in str(what):
         source = open_object_store(str(what), single_file_suffixes=(".json",))

@@ -214,14 +214,17 @@ def _read_weight_map(index: SourceFile) -> dict[str, str]:
     weight_map = read_json_object(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise DamagedFile(f"reading {index.where}: it has no weight_map")
+    spelt: dict[str, str] = {}  # tens of thousands of tensors lie in a few hundred shards
     checked: dict[str, str] = {}
     for name, shard in weight_map.items():
         if not isinstance(shard, str) or not shard:
             raise DamagedFile(f"reading {index.where}: tensor {name!r} is in no file")
-        parts = PurePosixPath(shard).parts
-        if PurePosixPath(shard).is_absolute() or ".." in parts or "\\" in shard or "\0" in shard:
-            raise DamagedFile(f"reading {index.where}: tensor {name!r} points outside the directory: {shard!r}")
-        checked[str(name)] = PurePosixPath(shard).as_posix()
+        if shard not in spelt:
+            path = PurePosixPath(shard)
+            if path.is_absolute() or ".." in path.parts or "\\" in shard or "\0" in shard:
+                raise DamagedFile(f"reading {index.where}: tensor {name!r} points outside the directory: {shard!r}")
+            spelt[shard] = path.as_posix()
+        checked[str(name)] = spelt[shard]
     return checked
 
 
@@ -231,11 +234,9 @@ def _compare_with_index(where: str, weight_map: Mapping[str, str], files: Sequen
     Raises:
         DamagedFile: a tensor of the index is in none of its shards.
     """
-    places: dict[str, set[str]] = {}
-    for file in files:
-        for tensor in file.tensors:
-            places.setdefault(tensor.name, set()).add(file.file.name)
-    lost = sorted(weight_map.keys() - places.keys())
+    held = {file.file.name: {tensor.name for tensor in file.tensors} for file in files}
+    present: set[str] = set().union(*held.values())
+    lost = sorted(weight_map.keys() - present)
     if lost:
         raise DamagedFile(
             f"reading {where}: {len(lost)} tensors are not in the shard it names, nor in another: {listed(lost)}; the "
@@ -243,10 +244,10 @@ def _compare_with_index(where: str, weight_map: Mapping[str, str], files: Sequen
             hint="index and shards come from two versions: download both again",
         )
     warnings = []
-    moved = sorted(name for name, shard in weight_map.items() if shard not in places[name])
+    moved = sorted(name for name, shard in weight_map.items() if name not in held[shard])
     if moved:
         warnings.append(f"{len(moved)} tensors are in another shard than {INDEX_NAME} says: {listed(moved)}")
-    forgotten = sorted(places.keys() - weight_map.keys())
+    forgotten = sorted(present - weight_map.keys())
     if forgotten:
         warnings.append(
             f"{len(forgotten)} tensors are in the shards but not in {INDEX_NAME}: {listed(forgotten)}; engines load "

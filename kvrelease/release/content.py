@@ -16,6 +16,7 @@ from kvrelease.release.model_config import CONFIG_NAME, ModelConfig, read_model_
 from kvrelease.release.small_files import read_bytes
 from kvrelease.release.source import Source
 from kvrelease.release.tokenizer import TextSide, embedded_text_side, read_text_side
+from kvrelease.release.weights import StoredTensor
 
 
 class Format(enum.StrEnum):
@@ -36,7 +37,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
         code: file name → BLAKE3 (hex) of code that the configuration brings.
         rule: the dependency rule.
         text_side: tokenizer, templates and generation defaults.
-        files: of configuration and code.
+        files: all of them, as rows.
         labels: what the files say about where they come from; in no digest.
     """
 
@@ -49,6 +50,11 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     text_side: TextSide
     files: tuple[ReleaseFile, ...]
     labels: JsonObject
+
+    @property
+    def tensors(self) -> list[StoredTensor]:
+        """Of all chosen files, in their order; a name may occur twice."""
+        return [tensor for file in self.checkpoint.files for tensor in file.tensors]
 
 
 def read_content(source: Source) -> Content:
@@ -68,8 +74,10 @@ def _read_safetensors(source: Source) -> Content:
     checkpoint = read_checkpoint(source)
     config = _read_config(source)
     code = _read_code(source, config)
+    text_side = read_text_side(source, model_config=None if config is None else config.entries)
     named = [] if config is None else [(CONFIG_NAME, FileRole.CONFIG)]
     named += [(name, FileRole.CODE) for name in code]
+    beside = [release_file(source.file(name), role) for name, role in named]
     return Content(
         format=Format.SAFETENSORS,
         name=None,
@@ -77,8 +85,8 @@ def _read_safetensors(source: Source) -> Content:
         config=config,
         code=code,
         rule=rule_for(config),
-        text_side=read_text_side(source, model_config=None if config is None else config.entries),
-        files=tuple(release_file(source.file(name), role) for name, role in named),
+        text_side=text_side,
+        files=(*_weight_files(checkpoint), *beside, *checkpoint.other_files, *text_side.files),
         labels={},
     )
 
@@ -98,9 +106,16 @@ def _read_gguf(source: Source) -> Content:
         text_side=embedded_text_side(
             tokenizer=metadata.tokenizer, templates=metadata.templates, generation=metadata.sampling
         ),
-        files=(),
+        files=(*_weight_files(model.checkpoint), *model.checkpoint.other_files),
         labels=metadata.labels,
     )
+
+
+def _weight_files(checkpoint: Checkpoint) -> list[ReleaseFile]:
+    return [
+        ReleaseFile(path=weights.file.name, bytes=weights.identity.size_bytes, role=FileRole.WEIGHTS)
+        for weights in checkpoint.files
+    ]
 
 
 def _read_config(source: Source) -> ModelConfig | None:

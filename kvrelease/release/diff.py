@@ -9,9 +9,11 @@ import msgspec
 
 from kvrelease.artifacts import Artifact, ReleaseRef, Verdict
 from kvrelease.release.checkpoint import listed
+from kvrelease.release.comparison import Sameness, TensorChanges, compare_parts, compare_tensors
 from kvrelease.release.content import Format
-from kvrelease.release.fingerprint import Fingerprint, Mode
+from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import config_affects_kv, tensor_impact
+from kvrelease.release.mode import Mode
 from kvrelease.release.model_config import KeyEffect, key_effect, same_value
 
 # Reasons explain; past this many groups of tensors they only repeat.
@@ -24,22 +26,6 @@ class KvStatus(enum.StrEnum):
     VALID = "valid"
     INVALID = "invalid"
     UNKNOWN = "unknown"
-
-
-class Renamed(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor whose content went on under another name."""
-
-    old: str
-    new: str
-
-
-class TensorChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """Tensor names, raw and sorted; a renamed one is neither added nor removed."""
-
-    added: tuple[str, ...]
-    removed: tuple[str, ...]
-    changed: tuple[str, ...]
-    renamed: tuple[Renamed, ...]
 
 
 class ConfigChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +69,7 @@ class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
         old: the release before.
         release: the new one.
         changed: names of the digests that differ.
+        unknown: names of the digests of which it is not known, because they were made in different ways.
         tensors: which tensors differ.
         kv: what it means for the old KV.
         config: which canonical configuration keys differ.
@@ -98,13 +85,15 @@ class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
     config: tuple[ConfigChange, ...]
     drift: tuple[Drift, ...]
     summary: str
+    unknown: tuple[str, ...] = ()
 
 
 def diff_fingerprints(old: Fingerprint, new: Fingerprint) -> Diff:
     """What changed from `old` to `new`; pure, and complete from saved fingerprints alone."""
-    names = old.digests.__struct_fields__
-    changed = tuple(name for name in names if getattr(old.digests, name) != getattr(new.digests, name))
-    tensors = _compare_tensors(old, new)
+    parts = compare_parts(old, new)
+    changed = tuple(name for name, sameness in parts.items() if sameness is Sameness.CHANGED)
+    unknown = tuple(name for name, sameness in parts.items() if sameness is Sameness.UNKNOWN)
+    tensors = compare_tensors(old, new)
     config = _compare_config(old, new)
     # Two formats store the tokenizer in two ways; of the text side only templates are one text in both.
     told = changed if old.format is new.format else tuple(name for name in changed if name == "template")
@@ -113,11 +102,12 @@ def diff_fingerprints(old: Fingerprint, new: Fingerprint) -> Diff:
         old=old.release,
         release=new.release,
         changed=changed,
+        unknown=unknown,
         tensors=tensors,
         kv=kv,
         config=config,
         drift=(),
-        summary=_summary(told, tensors, config, kv),
+        summary=_summary(told, unknown, tensors, config, kv),
     )
 
 
@@ -134,27 +124,10 @@ def diff_verdict(found: Diff, *, part: str) -> Verdict:
             KvStatus.INVALID: Verdict.FAIL,
             KvStatus.UNKNOWN: Verdict.INCONCLUSIVE,
         }[found.kv.status]
-    has_changed = bool(found.changed) if part == "any" else part in found.changed
-    return Verdict.FAIL if has_changed else Verdict.PASS
-
-
-def _compare_tensors(old: Fingerprint, new: Fingerprint) -> TensorChanges:
-    before, after = old.tensor_digests, new.tensor_digests
-    gone: dict[str, list[str]] = {}
-    for name in sorted(before.keys() - after.keys(), reverse=True):
-        gone.setdefault(before[name], []).append(name)
-    added, renamed = [], []
-    for name in sorted(after.keys() - before.keys()):
-        if sources := gone.get(after[name]):
-            renamed.append(Renamed(old=sources.pop(), new=name))
-        else:
-            added.append(name)
-    return TensorChanges(
-        added=tuple(added),
-        removed=tuple(sorted(name for names in gone.values() for name in names)),
-        changed=tuple(sorted(name for name in before.keys() & after.keys() if before[name] != after[name])),
-        renamed=tuple(renamed),
-    )
+    if part in found.changed or (part == "any" and found.changed):
+        return Verdict.FAIL
+    is_unknown = part in found.unknown or (part == "any" and found.unknown)
+    return Verdict.INCONCLUSIVE if is_unknown else Verdict.PASS
 
 
 def _compare_config(old: Fingerprint, new: Fingerprint) -> tuple[ConfigChange, ...]:
@@ -293,15 +266,24 @@ def _notes(changed: Sequence[str]) -> list[str]:
     return notes
 
 
-def _summary(changed: Sequence[str], tensors: TensorChanges, config: Sequence[ConfigChange], kv: KvImpact) -> str:
+def _summary(
+    changed: Sequence[str],
+    unknown: Sequence[str],
+    tensors: TensorChanges,
+    config: Sequence[ConfigChange],
+    kv: KvImpact,
+) -> str:
     what = []
     if names := _all_names(tensors):
         what.append(_count(len(names), "tensor"))
+    elif "weights" in changed:
+        what.append("the weights")
     if config:
         what.append(_count(len(config), "configuration key"))
     words = {"tokenizer": "the tokenizer", "template": "the chat template", "generation": "the generation defaults"}
     what += [word for name, word in words.items() if name in changed]
-    changes = f"{', '.join(what)} changed" if what else "nothing that counts changed"
+    unchanged = "no change was seen" if unknown else "nothing that counts changed"
+    changes = f"{', '.join(what)} changed" if what else unchanged
     match kv.status:
         case KvStatus.VALID:
             return f"Old KV stays valid in every layer: {changes}."

@@ -9,9 +9,16 @@ import msgspec
 from kvrelease.artifacts import JsonObject
 from kvrelease.release.canonical import digest_of, encode_json
 from kvrelease.release.impact import EMBEDDINGS, OUTPUT_LAYER, Rule, config_affects_kv, tensor_impact
+from kvrelease.release.mode import Mode
+from kvrelease.release.sampling import FAST_ALGORITHM
 
 FULL_ALGORITHM = "kvfp0-full"
 CONFIG_ALGORITHM = "kvfp0-config"
+
+
+def algorithm_of(mode: Mode) -> str:
+    """The name that digests of tensors read in this mode begin with; those of two modes are never equal."""
+    return FULL_ALGORITHM if mode is Mode.FULL else FAST_ALGORITHM
 
 
 class LayerDigest(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,13 +38,20 @@ def without_tied_copy(payloads: Mapping[str, str], rule: Rule) -> dict[str, str]
 
     Whether such a copy is stored depends on who saved the model, not on the model.
     """
-    is_copy = rule.ties_embeddings and OUTPUT_LAYER in payloads and payloads[OUTPUT_LAYER] == payloads.get(EMBEDDINGS)
-    return {name: payload for name, payload in payloads.items() if not (is_copy and name == OUTPUT_LAYER)}
+    kept = dict(payloads)
+    if rule.ties_embeddings and OUTPUT_LAYER in kept and kept[OUTPUT_LAYER] == kept.get(EMBEDDINGS):
+        del kept[OUTPUT_LAYER]
+    return kept
 
 
-def weights_digest(payloads: Mapping[str, str]) -> str:
-    """Digest of all tensors, sorted by name."""
-    return f"{FULL_ALGORITHM}:{digest_of(f'{FULL_ALGORITHM} weights', _tensor_fields(payloads))}"
+def weights_digest(payloads: Mapping[str, str], *, algorithm: str = FULL_ALGORITHM) -> str:
+    """Digest of all tensors, sorted by name.
+
+    Args:
+        payloads: tensor name → payload or sample digest (hex), tied copies removed.
+        algorithm: `FULL_ALGORITHM` over payloads, `FAST_ALGORITHM` over samples.
+    """
+    return f"{algorithm}:{digest_of(f'{algorithm} weights', _tensor_fields(payloads))}"
 
 
 def config_digest(entries: JsonObject, code: Mapping[str, str]) -> str:
@@ -46,17 +60,23 @@ def config_digest(entries: JsonObject, code: Mapping[str, str]) -> str:
 
 
 def kv_digests(
-    payloads: Mapping[str, str], entries: JsonObject | None, code: Mapping[str, str], rule: Rule
+    payloads: Mapping[str, str],
+    entries: JsonObject | None,
+    code: Mapping[str, str],
+    rule: Rule,
+    *,
+    algorithm: str = FULL_ALGORITHM,
 ) -> tuple[str, tuple[LayerDigest, ...]]:
     """The kv digest, and the cumulative digest of each layer (none where the rule knows no layers).
 
     Args:
-        payloads: tensor name → payload digest (hex), tied copies removed.
+        payloads: tensor name → payload or sample digest (hex), tied copies removed.
         entries: canonical configuration; None when there is no configuration.
         code: file name → BLAKE3 (hex) of code that the configuration brings.
         rule: of the release.
+        algorithm: `FULL_ALGORITHM` over payloads, `FAST_ALGORITHM` over samples.
     """
-    algorithm = f"{FULL_ALGORITHM}/{rule.name}"
+    algorithm = f"{algorithm}/{rule.name}"
     counted = None if entries is None else {key: entries[key] for key in entries if config_affects_kv(key, rule)}
     running = digest_of(f"{algorithm} configuration", [encode_json(counted), *_tensor_fields(code)])
     by_layer: dict[int, dict[str, str]] = {}
@@ -73,16 +93,18 @@ def kv_digests(
     return kv, tuple(layers) if rule.layers is not None else ()
 
 
-def release_digest(parts: Mapping[str, str | None]) -> str:
+def release_digest(parts: Mapping[str, str | None], *, algorithm: str = FULL_ALGORITHM) -> str:
     """Digest over the release's other digests, by name.
 
     The kv digest is left out: weights and configuration decide it, and a rule that improves must not rename releases.
     """
     known = {name: digest for name, digest in parts.items() if digest is not None}
-    return f"{FULL_ALGORITHM}:{digest_of(f'{FULL_ALGORITHM} release', [encode_json(known)])}"
+    return f"{algorithm}:{digest_of(f'{algorithm} release', [encode_json(known)])}"
 
 
 def _tensor_fields(named: Mapping[str, str]) -> list[bytes]:
-    """Name, digest, name, digest, … sorted by the name's UTF-8 bytes."""
-    ordered = sorted((name.encode(), bytes.fromhex(value)) for name, value in named.items())
-    return [field for pair in ordered for field in pair]
+    """Name, digest, name, digest, … sorted by the name's UTF-8 bytes, which is the order of its code points."""
+    fields: list[bytes] = []
+    for name in sorted(named):
+        fields += (name.encode(), bytes.fromhex(named[name]))
+    return fields

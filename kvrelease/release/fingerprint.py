@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,10 +13,11 @@ from kvrelease.artifacts import Artifact, JsonObject, ReleaseRef
 from kvrelease.errors import DamagedFile
 from kvrelease.progress import Progress, silent
 from kvrelease.release.address import open_saved, open_source
-from kvrelease.release.checkpoint import Checkpoint, FileRole, ReleaseFile, listed
+from kvrelease.release.checkpoint import Checkpoint, ReleaseFile, listed
 from kvrelease.release.content import Format, read_content
 from kvrelease.release.digests import (
     LayerDigest,
+    algorithm_of,
     config_digest,
     kv_digests,
     release_digest,
@@ -25,19 +25,18 @@ from kvrelease.release.digests import (
     without_tied_copy,
 )
 from kvrelease.release.expectation import disagreements
-from kvrelease.release.hashing import Payload, default_jobs, hash_tensors
+from kvrelease.release.hashing import default_jobs
 from kvrelease.release.impact import OUTPUT_LAYER, Rule
+from kvrelease.release.memo import Memo
+from kvrelease.release.mode import Mode
 from kvrelease.release.naming import kv_name
+from kvrelease.release.sampling import FAST_ALGORITHM, DetectionBound, detection_bound
 from kvrelease.release.small_files import read_bytes
 from kvrelease.release.source import Source
+from kvrelease.release.steady import SteadySource
+from kvrelease.release.stored import stored_digest
+from kvrelease.release.tensor_contents import read_tensors
 from kvrelease.release.weights import StoredTensor
-
-
-class Mode(enum.StrEnum):
-    """How much was read."""
-
-    FULL = "full"
-    FAST = "fast"
 
 
 class Digests(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,20 +82,25 @@ class Fingerprint(Artifact, frozen=True, kw_only=True, tag="kvrelease/fingerprin
         release: which one; `kv_name` is None without a configuration, on which KV depends too.
         mode: how much was read.
         digests: of the parts.
-        fast: the fast digest; None while it was not computed.
+        fast: the digest of all headers and of samples of every tensor, comparable with that of any other fingerprint;
+            None in an artifact that was saved before it existed.
+        stored: digest of the hashes that the place itself states of the weight files (stored.py): equal means equal
+            weights, different means nothing. None where it states none.
         adapters: LoRA adapters.
         rule: the dependency rule, with the reason where none applies.
         layers: cumulative digest of each layer's KV; empty where the rule knows no layers.
         tensors: number of tensors in the digests.
-        bytes: that were hashed.
+        bytes: of all tensors.
         seconds: that it took.
         files: that the release consists of, and weight files that it does not.
         format: of the weights; releases in two formats are never compared tensor by tensor.
         config: canonical configuration; None when there is none.
         transformers_version: of the library that saved the model, None when not known. Part of no digest.
         labels: what a GGUF file says about where it comes from. Part of no digest.
-        tensor_digests: tensor name (raw) → hex over dtype, shape and bytes.
+        tensor_digests: tensor name (raw) → hex over dtype, shape and bytes; over samples of them in mode `fast`.
         warnings: what an operator should know.
+        remembered_bytes: of tensors whose digests were remembered from an earlier run, and not hashed again.
+        bound: what mode `fast` can have missed; None in mode `full`, which misses nothing.
     """
 
     release: ReleaseRef
@@ -116,11 +120,16 @@ class Fingerprint(Artifact, frozen=True, kw_only=True, tag="kvrelease/fingerprin
     warnings: tuple[str, ...]
     format: Format = Format.SAFETENSORS  # the only one that older artifacts know
     labels: JsonObject = msgspec.field(default_factory=dict)
+    stored: str | None = None
+    remembered_bytes: int = 0
+    bound: DetectionBound | None = None
 
 
 def load_release(
     what: str | Path,
     *,
+    mode: Mode = Mode.FULL,
+    memo: Memo | None = None,
     jobs: int | None = None,
     name: str | None = None,
     version: str | None = None,
@@ -130,7 +139,9 @@ def load_release(
 
     Args:
         what: a model directory, one `.safetensors` or `.gguf` file, or a saved fingerprint (`kvrelease.json`); each of
-            them also in an object store (`s3://`, `gs://`).
+            them also in an object store (`s3://`, `gs://`); or a model on the Hub (`hf:org/name@revision`).
+        mode: how much of the tensors is read; a saved fingerprint stays what it is.
+        memo: of earlier runs; None to hash everything, and to remember nothing.
         jobs: threads to hash with; None for as many as are worthwhile here.
         name: overrides the release's own.
         version: overrides the release's own.
@@ -151,22 +162,28 @@ def load_release(
             saved.release, name=name or saved.release.name, version=version or saved.release.version
         )
         return msgspec.structs.replace(saved, release=release)
-    return fingerprint_source(open_source(what), jobs=jobs, name=name, version=version, progress=progress)
+    return fingerprint_source(
+        open_source(what), mode=mode, memo=memo, jobs=jobs, name=name, version=version, progress=progress
+    )
 
 
 def fingerprint_source(
     source: Source,
     *,
+    mode: Mode = Mode.FULL,
+    memo: Memo | None = None,
     jobs: int | None = None,
     name: str | None = None,
     version: str | None = None,
     progress: Progress = silent,
 ) -> Fingerprint:
-    """The full fingerprint of a release, wherever its files lie.
+    """The fingerprint of a release, wherever its files lie.
 
     Args:
         source: of its files.
-        jobs: threads to hash with; None for as many as are worthwhile here.
+        mode: how much of the tensors is read.
+        memo: of earlier runs; None to hash everything, and to remember nothing.
+        jobs: threads to read with; None for as many as are worthwhile here.
         name: of the release; None for the source's own.
         version: the operator's label; None for the source's own.
         progress: called while hashing.
@@ -178,20 +195,25 @@ def fingerprint_source(
         InputError: a file cannot be read, or changed meanwhile.
         ServiceError: the store did not answer properly.
     """
-    started = time.monotonic()
+    started, seen_ns = time.monotonic(), time.time_ns()
+    source = SteadySource(source)
     content = read_content(source)
     checkpoint, config, rule, text_side = content.checkpoint, content.config, content.rule, content.text_side
     entries = None if config is None else config.entries
-
-    stored = [tensor for file in checkpoint.files for tensor in file.tensors]
+    stored = content.tensors
     threads = jobs or default_jobs(is_remote=source.origin.is_remote)
-    payloads = hash_tensors(checkpoint.files, jobs=threads, progress=progress)
-    all_digests, duplicate_notes = _one_per_name(stored, payloads)
-    tensor_digests = without_tied_copy(all_digests, rule)
+    read = read_tensors(checkpoint.files, mode=mode, jobs=threads, memo=memo, seen_ns=seen_ns, progress=progress)
+    source.require_unchanged()
+    all_digests, duplicate_notes = _one_per_name(stored, read.digests)
+    tensor_digests = dict(sorted(without_tied_copy(all_digests, rule).items()))
+    samples = {tensor.name: sample for tensor, sample in zip(stored, read.samples, strict=True)}
+    fast = weights_digest(without_tied_copy(samples, rule), algorithm=FAST_ALGORITHM)
 
-    kv, layers = kv_digests(tensor_digests, entries, content.code, rule)
+    algorithm = algorithm_of(mode)
+    weights = fast if mode is Mode.FAST else weights_digest(tensor_digests)
+    kv, layers = kv_digests(tensor_digests, entries, content.code, rule, algorithm=algorithm)
     parts = {
-        "weights": weights_digest(tensor_digests),
+        "weights": weights,
         "config": None if entries is None else config_digest(entries, content.code),
         "tokenizer": text_side.tokenizer,
         "template": text_side.template,
@@ -202,7 +224,7 @@ def fingerprint_source(
         warnings += [*config.warnings, *disagreements(config, rule, {tensor.name: tensor for tensor in stored})]
     if len(tensor_digests) != len(all_digests):
         warnings.append(f"{OUTPUT_LAYER} repeats the embeddings it is tied to, and is not counted")
-    warnings += [*_about_content(checkpoint, stored, payloads), *text_side.warnings]
+    warnings += [*_about_content(checkpoint, stored, read.zeros), *text_side.warnings]
     if rule.reason is not None:
         warnings.append(f"{rule.reason}: so every tensor and every configuration key counts for the kv digest")
     return Fingerprint(
@@ -210,46 +232,52 @@ def fingerprint_source(
             name=name or content.name or source.origin.name,
             version=version or source.origin.version,
             source=source.origin.address,
-            kv_name=None if config is None else kv_name(kv),
+            kv_name=None if config is None or mode is not Mode.FULL else kv_name(kv),
         ),
-        mode=Mode.FULL,
+        mode=mode,
         digests=Digests(
-            release=release_digest(parts),
-            weights=weights_digest(tensor_digests),
+            release=release_digest(parts, algorithm=algorithm),
+            weights=weights,
             kv=kv,
             config=parts["config"],
             tokenizer=text_side.tokenizer,
             template=text_side.template,
             generation=text_side.generation,
         ),
-        fast=None,
+        fast=fast,
         adapters=(),
         rule=rule,
         layers=layers,
         tensors=len(tensor_digests),
         bytes=sum(tensor.size_bytes for tensor in stored),
         seconds=round(time.monotonic() - started, 3),
-        files=(*_weight_files(checkpoint), *content.files, *checkpoint.other_files, *text_side.files),
+        files=content.files,
         format=content.format,
         config=entries,
         transformers_version=None if config is None else config.transformers_version,
         labels=content.labels,
-        tensor_digests=dict(sorted(tensor_digests.items())),
+        tensor_digests=tensor_digests,
         warnings=tuple(warnings),
+        remembered_bytes=read.remembered_bytes,
+        bound=detection_bound((t.shape, t.size_bytes) for t in stored) if mode is Mode.FAST else None,
+        stored=stored_digest(checkpoint.files),
     )
 
 
-def _one_per_name(stored: Sequence[StoredTensor], payloads: Sequence[Payload]) -> tuple[dict[str, str], list[str]]:
-    """Tensor name → payload digest, and a note on names that occur in several files with equal content.
+def _one_per_name(stored: Sequence[StoredTensor], digests: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Tensor name → digest, and a note on names that occur in several files with equal content.
 
     Raises:
         DamagedFile: a name occurs twice with different content, so that the load order would decide.
     """
+    by_name = {tensor.name: digest for tensor, digest in zip(stored, digests, strict=True)}
+    if len(by_name) == len(stored):
+        return by_name, []
     first: dict[str, tuple[StoredTensor, str]] = {}
     repeated: list[str] = []
-    for tensor, payload in zip(stored, payloads, strict=True):
-        seen, digest = first.setdefault(tensor.name, (tensor, payload.digest))
-        if digest != payload.digest:
+    for tensor, found in zip(stored, digests, strict=True):
+        seen, digest = first.setdefault(tensor.name, (tensor, found))
+        if digest != found:
             raise DamagedFile(
                 f"reading tensor {tensor.name!r}: {seen.where} and {tensor.where} hold different versions of it",
                 hint="remove the files that do not belong to this release",
@@ -260,10 +288,10 @@ def _one_per_name(stored: Sequence[StoredTensor], payloads: Sequence[Payload]) -
     return {name: digest for name, (_, digest) in first.items()}, notes
 
 
-def _about_content(checkpoint: Checkpoint, stored: Sequence[StoredTensor], payloads: Sequence[Payload]) -> list[str]:
+def _about_content(checkpoint: Checkpoint, stored: Sequence[StoredTensor], zeros: Sequence[bool | None]) -> list[str]:
     """Warnings about weights that are zero, and about dtypes whose size could not be checked."""
     warnings = []
-    zero = [t.name for t, payload in zip(stored, payloads, strict=True) if payload.is_zero and len(t.shape) > 1]
+    zero = [tensor.name for tensor, is_zero in zip(stored, zeros, strict=True) if is_zero and len(tensor.shape) > 1]
     if zero:
         warnings.append(
             f"{len(zero)} weight matrices are all zero: {listed(zero)}; was the checkpoint written in full?"
@@ -272,10 +300,3 @@ def _about_content(checkpoint: Checkpoint, stored: Sequence[StoredTensor], paylo
     if unknown:
         warnings.append(f"the size of tensors could not be checked for unknown dtypes: {listed(unknown)}")
     return warnings
-
-
-def _weight_files(checkpoint: Checkpoint) -> list[ReleaseFile]:
-    return [
-        ReleaseFile(path=weights.file.name, bytes=weights.identity.size_bytes, role=FileRole.WEIGHTS)
-        for weights in checkpoint.files
-    ]

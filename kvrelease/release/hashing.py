@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
@@ -18,10 +19,12 @@ from blake3 import blake3
 from kvrelease.errors import DamagedFile, InputError
 from kvrelease.progress import Progress, ProgressEvent, silent
 from kvrelease.release.canonical import frame
+from kvrelease.release.sampling import BLOCK_BYTES, sampler_of
 from kvrelease.release.source import FileIdentity, Reader
 from kvrelease.release.weights import StoredTensor, WeightFile
 
 PAYLOAD_PURPOSE = "kvfp0 payload"
+_GLANCE_BYTES = 64  # enough to tell nearly every chunk from one of zeros without a copy
 # A few threads saturate a local disk; more only help network file systems, and --jobs can ask for them.
 _MAX_DEFAULT_JOBS = 8
 # Threads that wait for a store's answers, whatever the number of cores: 8 chunks in flight, about 100 MiB of memory.
@@ -33,10 +36,12 @@ class Payload(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         digest: hex, over dtype, shape and bytes.
+        sample: hex, over dtype, shape and the bytes that the fast digest reads.
         is_zero: every byte is zero.
     """
 
     digest: str
+    sample: str
     is_zero: bool
 
 
@@ -88,40 +93,61 @@ def hash_tensors(
             done_bytes += count
             progress(ProgressEvent(stage="hashing", done=done_bytes, total=total_bytes, unit="bytes"))
 
-    with _opened(files) as readers, ThreadPoolExecutor(max_workers=jobs) as pool:
-        # Largest first: a big embedding started last would leave the other threads idle at the end.
-        order = sorted(range(len(tensors)), key=lambda index: -tensors[index][1].size_bytes)
-        buffers = threading.local()
-        futures = {
-            index: pool.submit(_hash_one, readers[tensors[index][0]], tensors[index][1], buffers, advance)
-            for index in order
-        }
+    # Largest first: a big embedding started last would leave the other threads idle at the end.
+    order = deque(sorted(range(len(tensors)), key=lambda index: -tensors[index][1].size_bytes))
+    found: dict[int, Payload] = {}
+
+    def hash_some(readers: Sequence[Reader]) -> None:
+        buffer = bytearray()
+        while True:
+            try:
+                index = order.popleft()
+            except IndexError:  # all are taken
+                return
+            number, tensor = tensors[index]
+            chunk_bytes = readers[number].chunk_bytes // BLOCK_BYTES * BLOCK_BYTES  # so that no sample lies in two
+            if len(buffer) != chunk_bytes:
+                buffer = bytearray(chunk_bytes)
+            found[index] = _hash_one(readers[number], tensor, buffer, advance)
+
+    with opened(files) as readers, ThreadPoolExecutor(max_workers=min(jobs, len(tensors)) or 1) as pool:
+        futures = [pool.submit(hash_some, readers) for _ in range(min(jobs, len(tensors)))]
         try:
-            done, _ = wait(futures.values(), return_when=FIRST_EXCEPTION)
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
             for future in done:
                 future.result()
         except BaseException:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-        return tuple(futures[index].result() for index in range(len(tensors)))
+    return tuple(found[index] for index in range(len(tensors)))
 
 
 @contextlib.contextmanager
-def _opened(files: Sequence[WeightFile]) -> Iterator[list[Reader]]:
-    """The files, open; on leaving without an error, proof that none changed meanwhile."""
+def opened(files: Sequence[WeightFile]) -> Iterator[list[Reader]]:
+    """The files, open; on leaving without an error, proof that none changed meanwhile.
+
+    Raises:
+        InputError: a file cannot be read, or changed since its header was read.
+        ServiceError: the store did not answer properly.
+    """
     with contextlib.ExitStack() as stack:
         readers = []
         for file in files:
             reader = stack.enter_context(file.file.open())
-            _check_unchanged(file, reader.identity)
+            require_unchanged(file, reader.identity)
             readers.append(reader)
         yield readers
         for file in files:
-            _check_unchanged(file, file.file.identity())
+            require_unchanged(file, file.file.identity())
 
 
-def _check_unchanged(file: WeightFile, now: FileIdentity) -> None:
+def require_unchanged(file: WeightFile, now: FileIdentity) -> None:
+    """Checks a file against what it was when its header was read.
+
+    Raises:
+        InputError: it is another one.
+    """
     if now != file.identity:
         raise InputError(
             f"reading {file.file.where}: the file changed while it was read, so its digest would belong to no version "
@@ -130,25 +156,31 @@ def _check_unchanged(file: WeightFile, now: FileIdentity) -> None:
         )
 
 
-def _hash_one(
-    reader: Reader, tensor: StoredTensor, buffers: threading.local, advance: Callable[[int], None]
-) -> Payload:
-    chunk_bytes = reader.chunk_bytes
-    buffer: bytearray = getattr(buffers, "buffer", bytearray())
-    if len(buffer) < chunk_bytes:
-        buffer = buffers.buffer = bytearray(chunk_bytes)
+def _hash_one(reader: Reader, tensor: StoredTensor, buffer: bytearray, advance: Callable[[int], None]) -> Payload:
     hasher = blake3(payload_header(tensor))
-    is_zero = True
-    for done in range(0, tensor.size_bytes, chunk_bytes):
-        view = memoryview(buffer)[: min(chunk_bytes, tensor.size_bytes - done)]
-        _fill(reader, view, tensor.offset + done, tensor=tensor)
+    sampler = sampler_of(tensor.dtype, tensor.shape, tensor.size_bytes)
+    offsets = sampler.offsets(tensor.name)
+    samples: list[bytes] = []
+    is_zero = tensor.size_bytes > 0
+    for done in range(0, tensor.size_bytes, len(buffer)):
+        view = memoryview(buffer)[: min(len(buffer), tensor.size_bytes - done)]
+        fill(reader, view, tensor.offset + done, tensor=tensor)
         hasher.update(view)
-        is_zero = is_zero and not bytes(view).lstrip(b"\0")
+        here = [offset - done for offset in offsets if done <= offset < done + len(buffer)]
+        samples += [bytes(view[offset : offset + BLOCK_BYTES]) for offset in here]
+        is_zero = is_zero and not any(view[:_GLANCE_BYTES]) and not bytes(view).lstrip(b"\0")
         advance(len(view))
-    return Payload(digest=hasher.hexdigest(), is_zero=is_zero and tensor.size_bytes > 0)
+    return Payload(digest=hasher.hexdigest(), sample=sampler.digest(b"".join(samples)), is_zero=is_zero)
 
 
-def _fill(reader: Reader, view: memoryview, offset: int, *, tensor: StoredTensor) -> None:
+def fill(reader: Reader, view: memoryview, offset: int, *, tensor: StoredTensor) -> None:
+    """Fills `view` with the tensor's bytes at an offset in its file.
+
+    Raises:
+        DamagedFile: the file ends before.
+        InputError: the device failed, or the file changed.
+        ServiceError: the store did not answer properly.
+    """
     filled = 0
     while filled < len(view):
         count = reader.read_into(view[filled:], offset + filled)

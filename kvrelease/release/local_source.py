@@ -118,14 +118,9 @@ class LocalSource:
 
 
 def open_directory(directory: Path) -> LocalSource:
-    """The model in a directory; a Hub cache, `models--org--name/snapshots/<commit>`, gives its name and commit."""
-    resolved = directory.resolve()
-    repository = resolved.parent.parent.name
-    if resolved.parent.name == "snapshots" and repository.startswith("models--"):
-        name, version = repository.rpartition("--")[2], resolved.name
-    else:
-        name, version = resolved.name, None
-    return LocalSource(directory, origin=Origin(name=name, version=version, address=str(directory)))
+    """The model in a directory."""
+    origin = Origin(name=directory.resolve().name, version=None, address=str(directory))
+    return LocalSource(directory, origin=origin)
 
 
 def open_single_file(path: Path) -> LocalSource:
@@ -137,7 +132,10 @@ def open_single_file(path: Path) -> LocalSource:
 def identity_of(status: os.stat_result) -> FileIdentity:
     """The identity in a stat result."""
     version = f"{status.st_dev}:{status.st_ino}:{status.st_mtime_ns}:{status.st_ctime_ns}"
-    return FileIdentity(size_bytes=status.st_size, version=version)
+    # Some file systems in user space have no times, or no inodes, and say zero.
+    has_clock = min(status.st_ino, status.st_mtime_ns, status.st_ctime_ns) > 0
+    changed_ns = max(status.st_mtime_ns, status.st_ctime_ns) if has_clock else None
+    return FileIdentity(size_bytes=status.st_size, version=version, changed_ns=changed_ns)
 
 
 def translate(error: OSError, where: str) -> InputError:

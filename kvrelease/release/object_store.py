@@ -9,7 +9,6 @@ gcsfs/retry.py (`validate_response`).
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -202,17 +201,15 @@ def open_object_store(address: str, *, single_file_suffixes: tuple[str, ...]) ->
 
 
 def _filesystem(scheme: str) -> Any:  # of fsspec, untyped
-    module = MODULES[scheme]
-    try:
-        importlib.import_module(module)
-        fsspec = importlib.import_module("fsspec")
-    except ImportError as error:
-        raise MissingExtra(extra="cloud", needed_for=f"reading {scheme}://", module=error.name or module) from error
     # gcsfs logs a traceback for every refusal; the error itself is told by us.
-    logging.getLogger(module).addHandler(logging.NullHandler())
+    logging.getLogger(MODULES[scheme]).addHandler(logging.NullHandler())
     try:
+        import fsspec  # noqa: PLC0415 - late, and only with the extra
+
         # Without the listings cache each question is answered by the store, not by what it said earlier.
         return fsspec.filesystem(scheme, use_listings_cache=False)
+    except ImportError as error:
+        raise MissingExtra(extra="cloud", needed_for=f"reading {scheme}://", module=MODULES[scheme]) from error
     except Exception as error:
         raise _translate(error, scheme=scheme, where=f"{scheme}://") from error
 

@@ -70,8 +70,9 @@ def read_json_object(file: SourceFile) -> JsonObject:
     """
     data = read_bytes(file)
     try:
+        text = data.decode()
         value = json.loads(
-            data.decode(),
+            text,
             object_pairs_hook=_object_without_duplicates,
             parse_constant=str,
             parse_int=_parse_int,
@@ -81,7 +82,8 @@ def read_json_object(file: SourceFile) -> JsonObject:
             raise DamagedFile(f"reading {file.where}: expected a JSON object, found {type(value).__name__}")
         if _depth(value) > MAX_JSON_DEPTH:
             raise DamagedFile(f"reading {file.where}: JSON nested deeper than {MAX_JSON_DEPTH} levels")
-        encode_json(value)
+        if "\\u" in text:  # only an escape can say a lone surrogate, which no digest could
+            encode_json(value)
     except RecursionError as error:
         raise DamagedFile(f"reading {file.where}: JSON nested deeper than {MAX_JSON_DEPTH} levels") from error
     except (ValueError, OverflowError) as error:  # json's and Unicode's errors are ValueErrors

@@ -22,10 +22,15 @@ class FileIdentity(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         size_bytes: of the file.
         version: opaque, compared whole: device, inode and times of a local file, an entity tag, an object id.
+        sha256: of the whole file, hex, where the place states it; None elsewhere.
+        changed_ns: when content or inode last changed, ns since the epoch, by the clock of the file system; None where
+            there is no such clock, so that only reading the file tells whether it changed.
     """
 
     size_bytes: int
     version: str
+    sha256: str | None = None
+    changed_ns: int | None = None
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):

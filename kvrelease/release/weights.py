@@ -6,8 +6,11 @@ import msgspec
 
 from kvrelease.release.source import FileIdentity, SourceFile
 
+# Of files that hold tensors.
+WEIGHT_SUFFIXES = (".safetensors", ".gguf")
 
-class StoredTensor(msgspec.Struct, frozen=True, kw_only=True):
+
+class StoredTensor(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One tensor and where its bytes lie.
 
     Attributes:

@@ -1,5 +1,6 @@
 """The page of a diff."""
 
+from kvrelease.release.comparison import TensorChanges
 from kvrelease.release.diff import Diff
 from kvrelease.report.document import Block, Document, Facts, Notes, Table, Verdict, number, word
 
@@ -16,6 +17,7 @@ def diff_document(found: Diff) -> Document:
         Facts(
             pairs=(
                 ("changed digests", ", ".join(found.changed) or "none"),
+                *((("not comparable", ", ".join(found.unknown)),) if found.unknown else ()),
                 ("layers with valid KV", f"{number(kv.valid_layers)} of {number(kv.layers)}"),
                 (
                     "tensors",
@@ -35,13 +37,18 @@ def diff_document(found: Diff) -> Document:
             for change in found.config
         )
         blocks.append(Table(title="Configuration", columns=("key", "old", "new", "affects KV"), rows=rows))
+    if lines := tensor_lines(tensors):
+        blocks.append(Notes(title="Tensors", lines=lines))
+    return Document(title=f"{found.old.name} → {found.release.name}: is the old KV still valid?", blocks=tuple(blocks))
+
+
+def tensor_lines(tensors: TensorChanges) -> tuple[str, ...]:
+    """One line for each tensor that differs, cut after a dozen."""
     lines = [
         *(f"changed {name}" for name in tensors.changed),
         *(f"added {name}" for name in tensors.added),
         *(f"removed {name}" for name in tensors.removed),
         *(f"renamed {one.old} → {one.new}" for one in tensors.renamed),
     ]
-    if lines:
-        rest = [f"… and {len(lines) - SHOWN} more (all of them in --format json)"] if len(lines) > SHOWN else []
-        blocks.append(Notes(title="Tensors", lines=(*lines[:SHOWN], *rest)))
-    return Document(title=f"{found.old.name} → {found.release.name}: is the old KV still valid?", blocks=tuple(blocks))
+    rest = [f"… and {len(lines) - SHOWN} more (all of them in --format json)"] if len(lines) > SHOWN else []
+    return (*lines[:SHOWN], *rest)

@@ -87,6 +87,41 @@ def kv_digest(directory: Path, *, layers: int, harmless: set[str], canonical: di
     return "kvfp0-full/llama.1:" + digest("kvfp0-full/llama.1 kv", [running]).hex()
 
 
+def places(name: str, dtype: str, shape: list[int], size: int) -> list[tuple[int, int]]:
+    """Where the fast digest looks: offset and length."""
+    if size <= 4096:
+        return [(0, size)]
+    placed_as = "model.embed_tokens.weight" if name == "lm_head.weight" else name
+    axes = b"".join(u64(axis) for axis in shape)
+    seed = digest("kvfp1-fast positions", [dtype.encode(), axes, placed_as.encode()])
+    blocks = (size + 1023) // 1024
+    found = []
+    for quarter in range(4):
+        begin, end = quarter * blocks // 4, (quarter + 1) * blocks // 4
+        block = begin + int.from_bytes(seed[8 * quarter : 8 * quarter + 8], "little") % (end - begin)
+        found.append((1024 * block, min(1024, size - 1024 * block)))
+    return found
+
+
+def samples(directory: Path) -> dict[str, bytes]:
+    parse: Any = deserialize  # untyped
+    found = {}
+    for path in directory.glob("*.safetensors"):
+        for name, tensor in parse(path.read_bytes()):
+            data, dtype, shape = bytes(tensor["data"]), tensor["dtype"], tensor["shape"]
+            head = framed(b"kvfp1-fast payload") + framed(dtype.encode()) + framed(b"".join(u64(n) for n in shape))
+            read = b"".join(data[begin : begin + length] for begin, length in places(name, dtype, shape, len(data)))
+            found[name] = blake3.blake3(head + u64(len(data)) + read).digest()
+    return found
+
+
+def fast_digest(directory: Path, *, tied: bool = False) -> str:
+    found = samples(directory)
+    if tied and found.get("lm_head.weight") == found["model.embed_tokens.weight"]:
+        del found["lm_head.weight"]
+    return "kvfp1-fast:" + digest("kvfp1-fast weights", pairs(found)).hex()
+
+
 def canonical_of(path: Path) -> dict[str, object]:
     """`config` of a saved fingerprint: the canonical form itself is specified by tables, not repeated here."""
     entries = json.loads(path.read_text())["config"]

@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 from kvrelease.errors import DamagedFile, NotFound, UnsupportedRelease
 from kvrelease.release.address import open_source
 from kvrelease.release.checkpoint import FileRole, read_checkpoint
+from kvrelease.release.content import read_content
 from tests.release.builders import tensors, write_json, write_release
 
 INDEX = "model.safetensors.index.json"
@@ -41,6 +42,9 @@ def test_index_decides_what_is_loaded(sharded: Path) -> None:
 
 
 def test_missing_shard_is_named_with_a_tensor_before_anything_is_read(sharded: Path) -> None:
+    """https://github.com/sgl-project/sglang/pull/32279, https://github.com/Neph0s/CoSER/issues/3,
+    https://github.com/GeeeekExplorer/nano-vllm/pull/272, https://github.com/Blaizzy/mlx-vlm/pull/1827
+    """
     (sharded / FIRST_SHARD).unlink()
     (sharded / "model-00002-of-00003.safetensors").write_bytes(b"")  # would be another error, if it were read first
     with pytest.raises(NotFound, match=f"1 of the 3 shards .* '{FIRST_SHARD}'; tensor 'lm_head.weight'"):
@@ -54,6 +58,7 @@ def test_tensor_of_the_index_in_no_shard_is_an_error(sharded: Path) -> None:
 
 
 def test_tensor_that_the_index_forgot_is_loaded_with_a_warning(sharded: Path) -> None:
+    """https://github.com/ml-explore/mlx-swift-lm/pull/562"""
     edit_index(sharded, model__norm__weight=None)
     (warning,) = read_checkpoint(open_source(sharded)).warnings
     assert "1 tensors are in the shards but not in" in warning
@@ -70,6 +75,7 @@ def test_tensor_in_another_shard_than_the_index_says_is_a_warning(sharded: Path)
 
 @pytest.mark.parametrize("escape", ["../outside.safetensors", "/etc/passwd", "a/../../b.safetensors", "a\\..\\b"])
 def test_index_that_points_outside_is_refused(sharded: Path, escape: str) -> None:
+    """https://github.com/sigstore/model-transparency/pull/667"""
     (sharded.parent / "outside.safetensors").write_bytes((sharded / FIRST_SHARD).read_bytes())
     edit_index(sharded, model__norm__weight=escape)
     with pytest.raises(DamagedFile, match=r"'model.norm.weight' points outside the directory"):
@@ -97,6 +103,7 @@ def test_damaged_index_is_refused(sharded: Path, text: str, reason: str) -> None
 
 
 def test_extra_weight_files_are_a_warning_and_not_loaded(sharded: Path) -> None:
+    """https://github.com/Blaizzy/mlx-vlm/pull/1464, https://github.com/ml-explore/mlx-swift-lm/pull/408"""
     save_file(tensors(9), sharded / "other.safetensors")
     (sharded / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
     (sharded / "optimizer.pt").write_bytes(b"")
@@ -111,6 +118,7 @@ def test_extra_weight_files_are_a_warning_and_not_loaded(sharded: Path) -> None:
 
 
 def test_consolidated_is_dropped_with_a_word_on_engines_that_prefer_it(tmp_path: Path) -> None:
+    """https://github.com/vllm-project/vllm/issues/40765"""
     directory = write_release(tmp_path / "model")
     shutil.copy(directory / "model.safetensors", directory / "consolidated.safetensors")
     assert chosen(directory) == ["model.safetensors"]
@@ -174,3 +182,54 @@ def test_link_that_leads_nowhere_is_an_incomplete_download(tmp_path: Path) -> No
     (directory / "model.safetensors").symlink_to("../../blobs/0123")
     with pytest.raises(NotFound, match=r"link to '../../blobs/0123', which does not exist"):
         read_checkpoint(open_source(directory))
+
+
+def test_a_directory_that_is_named_like_weights_is_none(sharded: Path) -> None:
+    """https://github.com/GeeeekExplorer/nano-vllm/pull/272"""
+    (sharded / "extra.safetensors").mkdir()
+    (sharded / INDEX).unlink()
+    assert len(chosen(sharded)) == 3
+
+
+def test_one_shard_under_two_spellings_is_read_once(sharded: Path) -> None:
+    edit_index(sharded, lm_head__weight=f"./{FIRST_SHARD}")
+    assert len(chosen(sharded)) == 3
+    assert read_checkpoint(open_source(sharded)).warnings == ()
+
+
+def test_consolidated_shards_need_no_index_of_that_name(tmp_path: Path) -> None:
+    """https://github.com/huggingface/huggingface_hub/pull/3645"""
+    directory = write_release(tmp_path / "model", shards=2)
+    for path in sorted(directory.glob("model*")):
+        path.rename(directory / path.name.replace("model", "consolidated", 1))
+    names = [f"consolidated-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    assert (directory / "consolidated.safetensors.index.json").exists()
+    assert chosen(directory) == names
+    (directory / names[1]).unlink()
+    with pytest.raises(NotFound, match=f"1 of 2 shards are absent: '{names[1]}'"):
+        read_checkpoint(open_source(directory))
+
+
+def test_shards_whose_names_were_swapped_are_the_same_tensors_with_a_warning(sharded: Path) -> None:
+    """https://github.com/sigstore/model-transparency/issues/49"""
+    second = sharded / "model-00002-of-00003.safetensors"
+    (sharded / FIRST_SHARD).rename(sharded / "aside")
+    second.rename(sharded / FIRST_SHARD)
+    (sharded / "aside").rename(second)
+    (warning,) = read_checkpoint(open_source(sharded)).warnings
+    assert f"20 tensors are in another shard than {INDEX} says" in warning
+
+
+def test_links_out_of_the_directory_are_followed(sharded: Path, tmp_path: Path) -> None:
+    """Engines do, and many keep weights on another disk: https://github.com/sigstore/model-transparency/issues/196"""
+    (tmp_path / "disk").mkdir()
+    shutil.move(sharded / FIRST_SHARD, tmp_path / "disk" / FIRST_SHARD)
+    (sharded / FIRST_SHARD).symlink_to(tmp_path / "disk" / FIRST_SHARD)
+    assert len(chosen(sharded)) == 3
+
+
+def test_a_directory_copied_without_its_configuration_says_so(sharded: Path) -> None:
+    """https://github.com/JustVugg/colibri/pull/1487"""
+    (sharded / "config.json").unlink()
+    with pytest.raises(NotFound, match=r"no config.json, without which no engine can load them"):
+        read_content(open_source(sharded))

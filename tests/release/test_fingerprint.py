@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from pathlib import Path
@@ -10,14 +11,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from kvrelease import artifacts
 from kvrelease.errors import DamagedFile, InputError, NotFound, UnsupportedRelease
 from kvrelease.progress import ProgressEvent
 from kvrelease.release.checkpoint import FileRole, ReleaseFile
 from kvrelease.release.fingerprint import Fingerprint, load_release
-from tests.release.builders import config_json, hub_cache, tensors, write_json, write_release, write_text_side
+from kvrelease.release.mode import Mode
+from kvrelease.release.safetensors import read_safetensors
+from kvrelease.release.sampling import detection_bound
+from tests.release import naive
+from tests.release.builders import (
+    config_json,
+    hub_cache,
+    local_file,
+    tensors,
+    write_json,
+    write_release,
+    write_text_side,
+)
 
 
 @pytest.fixture
@@ -48,6 +61,9 @@ def test_fingerprint_of_a_directory(model: Path) -> None:
 
 
 def test_place_shards_metadata_links_and_formatting_change_no_digest(model: Path, tmp_path: Path) -> None:
+    """Metadata: https://github.com/safetensors/safetensors/issues/584, https://github.com/ahrefs/ocannl/issues/1007.
+    Paths: https://github.com/ai-dynamo/dynamo/issues/12796.
+    """
     expected = load_release(model).digests
     moved = tmp_path / "elsewhere" / "renamed"
     shutil.copytree(model, moved)
@@ -124,6 +140,7 @@ def test_tied_output_layer_may_be_stored_or_not(tmp_path: Path) -> None:
 
 
 def test_tensor_stored_twice_is_a_note_if_equal_and_an_error_if_not(tmp_path: Path) -> None:
+    """https://github.com/ggml-org/llama.cpp/pull/17286, https://github.com/sgl-project/sglang/pull/35107"""
     directory = write_release(tmp_path / "model", shards=2)
     expected = load_release(directory).digests
     (directory / "model.safetensors.index.json").unlink()
@@ -135,6 +152,30 @@ def test_tensor_stored_twice_is_a_note_if_equal_and_an_error_if_not(tmp_path: Pa
     save_file({"model.norm.weight": np.zeros(8, np.float32)}, directory / "copy.safetensors")
     with pytest.raises(DamagedFile, match=r"tensor 'model.norm.weight': .*copy.safetensors and .*hold different"):
         load_release(directory)
+
+
+def test_stale_copy_in_a_shard_that_the_index_reuses_is_refused(tmp_path: Path) -> None:
+    """Engines load whole shards, so the order would decide: https://github.com/vllm-project/vllm/pull/54230"""
+    directory = write_release(tmp_path / "model", shards=2)
+    shard = directory / "model-00002-of-00002.safetensors"
+    stored = load_file(shard)
+    assert "lm_head.weight" not in stored
+    stored["lm_head.weight"] = tensors(5)["lm_head.weight"]
+    save_file(stored, shard)
+    with pytest.raises(DamagedFile, match=r"tensor 'lm_head.weight': .*00001-of.* and .*00002-of.* hold different"):
+        load_release(directory)
+
+
+def test_same_size_and_time_stamps_hide_no_change(model: Path) -> None:
+    """As after `rsync -a` or `cp -p`: https://github.com/osaurus-ai/osaurus/pull/1989"""
+    before = load_release(model)
+    path = model / "model.safetensors"
+    times = (path.stat().st_atime_ns, path.stat().st_mtime_ns)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=times)
+    assert load_release(model).digests.weights != before.digests.weights
 
 
 def test_all_zero_matrix_and_disagreement_are_warnings(tmp_path: Path) -> None:
@@ -224,3 +265,61 @@ def test_what_is_no_release_says_why(tmp_path: Path, name: str, error: type[Exce
     (write_release(tmp_path / "no-config") / "config.json").unlink()
     with pytest.raises(error, match=reason):
         load_release(tmp_path / name)
+
+
+def test_a_fast_fingerprint_has_the_fast_digest_of_the_full_one_and_nothing_else_of_it(model: Path) -> None:
+    full, fast = load_release(model), load_release(model, mode=Mode.FAST)
+    assert full.fast == fast.fast == fast.digests.weights == naive.fast_digest(model)
+    assert fast.mode is Mode.FAST
+    assert fast.release.kv_name is None
+    assert fast.digests.release.startswith("kvfp1-fast:")
+    assert fast.digests.kv.startswith("kvfp1-fast/llama.1:")
+    assert {layer.digest.partition(":")[0] for layer in fast.layers} == {"kvfp1-fast/llama.1"}
+    for name in ("release", "weights", "kv"):
+        assert getattr(full.digests, name) != getattr(fast.digests, name)
+    for name in ("config", "tokenizer", "template", "generation"):
+        assert getattr(full.digests, name) == getattr(fast.digests, name)
+    assert (fast.tensors, fast.bytes, fast.files, fast.rule) == (full.tensors, full.bytes, full.files, full.rule)
+    assert fast.bound == detection_bound(
+        (tensor.shape, tensor.size_bytes)
+        for tensor in read_safetensors(local_file(model / "model.safetensors")).tensors
+    )
+    assert full.bound is None
+
+
+def test_shards_names_of_files_and_metadata_leave_the_fast_digest_alone(model: Path, tmp_path: Path) -> None:
+    sharded = write_release(tmp_path / "sharded", shards=4)
+    annotated = write_release(tmp_path / "annotated", metadata={"step": "9"})
+    fast = {load_release(path, mode=Mode.FAST).fast for path in (model, sharded, annotated)}
+    assert len(fast) == 1
+
+
+@pytest.mark.parametrize("is_copy", [True, False])
+def test_a_stored_copy_of_tied_embeddings_is_in_no_fast_digest(tmp_path: Path, is_copy: bool) -> None:
+    """Large enough to be sampled: the copy is sampled where the embeddings are."""
+    config = config_json(tie_word_embeddings=True, vocab_size=4000)
+    weights = tensors(is_tied=True)
+    weights["model.embed_tokens.weight"] = np.random.default_rng(1).standard_normal((4000, 8)).astype(np.float32)
+    without = write_release(tmp_path / "without", weights, config=config)
+    copy = weights["model.embed_tokens.weight"] + (0 if is_copy else 1)
+    stored = write_release(tmp_path / "stored", {**weights, "lm_head.weight": copy}, config=config)
+    found = [load_release(path, mode=mode).fast for path in (without, stored) for mode in Mode]
+    assert len(set(found)) == (1 if is_copy else 2)
+    assert found[3] == naive.fast_digest(stored, tied=True)
+
+
+def test_a_tensor_stored_twice_is_sampled_once(tmp_path: Path) -> None:
+    model = write_release(tmp_path / "model")
+    expected = load_release(model).fast
+    save_file({"model.norm.weight": tensors()["model.norm.weight"]}, model / "other.safetensors")
+    assert load_release(model).fast == load_release(model, mode=Mode.FAST).fast == expected
+    save_file({"model.norm.weight": tensors()["model.norm.weight"] + 1}, model / "other.safetensors")
+    with pytest.raises(DamagedFile, match=r"model\.norm\.weight.* different versions"):
+        load_release(model, mode=Mode.FAST)
+
+
+def test_a_fingerprint_saved_before_modes_were_told_apart_is_read(model: Path, tmp_path: Path) -> None:
+    saved = json.loads(artifacts.to_json(load_release(model)))
+    del saved["bound"], saved["remembered_bytes"]
+    found = load_release(write_json(tmp_path / "old.json", {**saved, "fast": None}))
+    assert (found.mode, found.fast, found.bound, found.remembered_bytes) == (Mode.FULL, None, None, 0)

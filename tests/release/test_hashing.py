@@ -44,10 +44,22 @@ def test_streamed_digest_is_that_of_the_whole_bytes(large: WeightFile) -> None:
 
 
 def test_dtype_and_shape_are_part_of_the_digest(tmp_path: Path) -> None:
+    """https://github.com/sgl-project/sglang/issues/25462"""
     values = np.arange(6, dtype=np.int16)
     same_bytes = {"a": values, "b": values.reshape(2, 3), "c": values.view(np.uint16), "d": values.reshape(3, 2)}
     save_file(same_bytes, tmp_path / "model.safetensors")
     assert len(set(digests(read_safetensors(local_file(tmp_path / "model.safetensors"))).values())) == 4
+
+
+def test_where_one_tensor_ends_and_the_next_begins_is_part_of_the_digest(tmp_path: Path) -> None:
+    """The same bytes, split elsewhere: https://github.com/sgl-project/sglang/issues/25462"""
+    values = np.arange(12, dtype=np.uint8)
+    found = []
+    for cut in (4, 8):
+        path = tmp_path / f"{cut}.safetensors"
+        save_file({"a": values[:cut].copy(), "b": values[cut:].copy()}, path)
+        found.append(digests(read_safetensors(local_file(path))))
+    assert not set(found[0].values()) & set(found[1].values())
 
 
 def test_progress_counts_every_byte_once(large: WeightFile) -> None:

@@ -87,11 +87,8 @@ def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path: Path) -> N
             pass
 
 
-def test_origin_is_the_directory_the_file_or_the_commit_of_a_hub_cache(tmp_path: Path) -> None:
-    snapshot = tmp_path / "models--acme--support" / "snapshots" / "0123abcd"
-    snapshot.mkdir(parents=True)
+def test_origin_is_the_directory_or_the_file(tmp_path: Path) -> None:
     assert open_directory(tmp_path).origin == Origin(name=tmp_path.name, version=None, address=str(tmp_path))
-    assert open_directory(snapshot).origin == Origin(name="support", version="0123abcd", address=str(snapshot))
     single = open_single_file(tmp_path / "v1.safetensors")
     assert single.origin == Origin(name="v1", version=None, address=str(tmp_path / "v1.safetensors"))
     assert single.single_file == "v1.safetensors"

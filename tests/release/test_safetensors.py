@@ -71,6 +71,13 @@ DAMAGED = {
 
 @pytest.mark.parametrize("case", DAMAGED)
 def test_damaged_file_is_refused_with_file_and_reason(case: str, tmp_path: Path) -> None:
+    """Pointers and pages: https://github.com/microsoft/OmniParser/issues/34,
+    https://github.com/huggingface/transformers/issues/27923, https://github.com/safetensors/safetensors/issues/414.
+    Cut off, trailing bytes, aliases: https://github.com/paiml/aprender/issues/275,
+    https://github.com/Comfy-Org/ComfyUI/issues/15602, https://github.com/ohdearquant/lattice/issues/752,
+    https://github.com/ml-explore/mlx/issues/3363, https://github.com/lyogavin/airllm/issues/137. Names and fields
+    twice: https://github.com/ggml-org/llama.cpp/issues/1603, https://github.com/safetensors/safetensors/issues/401.
+    """
     data, reason = DAMAGED[case]
     path = tmp_path / "model.safetensors"
     path.write_bytes(data)
@@ -97,6 +104,7 @@ def test_other_formats_under_this_name_are_named(data: bytes, reason: str, tmp_p
 
 
 def test_header_over_the_limit_is_told_apart_from_damage(tmp_path: Path) -> None:
+    """https://github.com/safetensors/safetensors/issues/668"""
     path = tmp_path / "model.safetensors"
     path.write_bytes(GOOD)
     with pytest.raises(UnsupportedRelease, match="over the limit of 10"):
@@ -128,6 +136,9 @@ def test_what_the_library_writes_is_read_back(tmp_path: Path) -> None:
 
 
 def test_unknown_dtype_is_an_opaque_word_and_half_byte_ones_are_checked(tmp_path: Path) -> None:
+    """https://github.com/alvarobartt/hf-mem/issues/56, https://github.com/safetensors/safetensors/issues/839,
+    https://github.com/foundation-model-stack/fastsafetensors/pull/79
+    """
     path = tmp_path / "model.safetensors"
     path.write_bytes(
         raw_safetensors(

@@ -6,8 +6,10 @@ from kvrelease.artifacts import Artifact
 from kvrelease.binding.namespace import NamespaceReport
 from kvrelease.demo.figures import DemoReport
 from kvrelease.prewarm.result import PrewarmReport
+from kvrelease.release.check import ReleaseCheck
 from kvrelease.release.diff import Diff
 from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.report.check import check_document
 from kvrelease.report.demo import demo_document
 from kvrelease.report.diff import diff_document
 from kvrelease.report.document import Document
@@ -26,6 +28,8 @@ def page_of(artifact: Artifact) -> Document:  # noqa: PLR0911 - one per kind
     match artifact:
         case Fingerprint():
             return fingerprint_document(artifact)
+        case ReleaseCheck():
+            return check_document(artifact)
         case Diff():
             return diff_document(artifact)
         case NamespaceReport():

@@ -16,7 +16,7 @@ from tests.report.pages import page_of
 
 Golden = Callable[[str, str], None]
 
-KINDS = builders.every_kind()
+KINDS = {**builders.every_kind(), "fingerprint-fast": builders.fast_fingerprint()}
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from kvrelease.cli import console, session
-from kvrelease.cli.options import FormatOption, JobsOption, OutputOption
+from kvrelease.cli.options import FormatOption, JobsOption, NoMemoOption, OutputOption
 from kvrelease.cli.outcome import exit_code
 from kvrelease.cli.output import choose_format, deliver
 from kvrelease.errors import ExitCode
@@ -35,6 +35,7 @@ def diff(
         ),
     ] = None,
     jobs: JobsOption = None,
+    no_memo: NoMemoOption = False,
     form: FormatOption = None,
     output: OutputOption = None,
 ) -> ExitCode:
@@ -47,8 +48,8 @@ def diff(
 
     choose_format(form, output)
     with console.progress() as progress:
-        before = session.read_release(old, option="OLD", jobs=jobs, progress=progress)
-        after = session.read_release(new, option="NEW", jobs=jobs, progress=progress)
+        before = session.read_release(old, option="OLD", jobs=jobs, no_memo=no_memo, progress=progress)
+        after = session.read_release(new, option="NEW", jobs=jobs, no_memo=no_memo, progress=progress)
     for side, found in ((old, before), (new, after)):
         for warning in found.warnings:
             console.say_warning(f"{side}: {warning}")

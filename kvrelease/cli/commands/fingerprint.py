@@ -1,22 +1,68 @@
 """`kvrelease fingerprint`."""
 
 # ruff: noqa: PLC0415 - heavy imports stay inside the command
-from typing import Annotated
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvrelease.cli import console
-from kvrelease.cli.options import FormatOption, JobsOption, NameOption, OutputOption, VersionLabelOption
-from kvrelease.cli.output import choose_format, deliver
-from kvrelease.errors import ExitCode
+from kvrelease.cli.options import (
+    FormatOption,
+    JobsOption,
+    ModeOption,
+    NameOption,
+    NoMemoOption,
+    OutputOption,
+    VersionLabelOption,
+)
+from kvrelease.cli.outcome import exit_code
+from kvrelease.cli.output import Format, choose_format, deliver, require_writable, save
+from kvrelease.cli.session import open_memo
+from kvrelease.errors import ExitCode, NotFound, UsageError, worst
+from kvrelease.release.mode import Mode
+
+if TYPE_CHECKING:
+    from kvrelease.release.fingerprint import Fingerprint
+
+_PUBLISHING = "Publishing"
 
 
 def fingerprint(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Model directory, or one .safetensors or .gguf file.")],
     *,
+    mode: ModeOption = Mode.FULL,
+    publish: Annotated[
+        bool,
+        typer.Option(
+            "--publish",
+            help="Also write kvrelease.json beside the weights, so that others need not hash them. Always hashes.",
+            rich_help_panel=_PUBLISHING,
+        ),
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Compare with the kvrelease.json beside the weights: end 0 when it is the release, 1 when it is not, "
+            "3 when it is not known. With --mode fast: 0 when no change was seen.",
+            rich_help_panel=_PUBLISHING,
+        ),
+    ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="FILE",
+            help="Compare with this saved fingerprint instead (implies --check).",
+            rich_help_panel=_PUBLISHING,
+        ),
+    ] = None,
     name: NameOption = None,
     release_version: VersionLabelOption = None,
     jobs: JobsOption = None,
+    no_memo: NoMemoOption = False,
     form: FormatOption = None,
     output: OutputOption = None,
 ) -> ExitCode:
@@ -31,8 +77,101 @@ def fingerprint(
     from kvrelease.report.fingerprint import fingerprint_document
 
     choose_format(form, output)
+    place = _place_to_publish(model, mode=mode) if publish else None
+    is_check = check or against is not None
+    if publish and is_check:
+        raise UsageError(
+            "--publish writes what --check compares with: one run can do one of them", hint="leave out one of the two"
+        )
+    published = _read_published(model, against) if is_check else None
     with console.progress() as progress:
-        found = load_release(model, jobs=jobs, name=name, version=release_version, progress=progress)
+        found = load_release(
+            model,
+            mode=mode,
+            memo=open_memo(no_memo=no_memo or publish),
+            jobs=jobs,
+            name=name,
+            version=release_version,
+            progress=progress,
+        )
     for warning in found.warnings:
         console.say_warning(warning)
-    return deliver(found, lambda: fingerprint_document(found), wanted=form, output=output)
+    if published is not None:
+        return _deliver_check(published, found, wanted=form, output=output)
+    code = deliver(found, lambda: fingerprint_document(found), wanted=form, output=output)
+    if place is not None:
+        code = worst((code, save(found, place)))
+        if code is ExitCode.OK:
+            console.say(f"published: {place}")
+    return code
+
+
+def _place_to_publish(model: str, *, mode: Mode) -> Path:
+    """Where `--publish` writes; checked before gigabytes are hashed.
+
+    Raises:
+        UsageError: not a full fingerprint, not of a directory, or nothing can be written there.
+    """
+    from kvrelease.release.check import PUBLISHED_NAME
+
+    if mode is not Mode.FULL:
+        raise UsageError(
+            f"--publish with --mode {mode}: others take a published fingerprint for the release itself, and only a "
+            "full one is that",
+            hint="leave out --mode, or save it elsewhere with --output",
+        )
+    if not Path(model).is_dir():
+        raise UsageError(
+            f"--publish {model}: only a model directory on this machine has a place for {PUBLISHED_NAME}",
+            hint="save the fingerprint with --output FILE instead",
+        )
+    place = Path(model) / PUBLISHED_NAME
+    require_writable(place, option="--publish")
+    return place
+
+
+def _read_published(model: str, against: str | None) -> "Fingerprint":
+    """The fingerprint to compare with.
+
+    Raises:
+        UsageError: no saved fingerprint is named, and the release's place has none of its own.
+        InputError: it is not there, or cannot be read.
+        ServiceError: the store did not answer properly.
+    """
+    from kvrelease.release.address import open_saved
+    from kvrelease.release.check import PUBLISHED_NAME
+    from kvrelease.release.fingerprint import load_release
+    from kvrelease.release.hub_source import is_hub_address
+
+    is_folder = "://" in model or is_hub_address(model) or Path(model).is_dir()
+    place = model if is_folder else str(Path(model).parent)
+    what = f"{place.rstrip('/')}/{PUBLISHED_NAME}" if against is None else against
+    if open_saved(what) is None:
+        raise UsageError(
+            f"{'--check' if against is None else '--against'} {what}: not the address of a saved fingerprint",
+            hint="name one with --against FILE.json",
+        )
+    try:
+        return load_release(what)
+    except NotFound as error:
+        raise NotFound(
+            error.message,
+            hint=f"kvrelease fingerprint {shlex.quote(model)} --publish where the weights are trusted, or name a saved "
+            "fingerprint with --against",
+        ) from error
+
+
+def _deliver_check(
+    published: "Fingerprint", found: "Fingerprint", *, wanted: Format | None, output: Path | None
+) -> ExitCode:
+    from kvrelease.release.check import check_release
+    from kvrelease.report.check import check_document
+
+    result = check_release(published, found)
+    return deliver(
+        result,
+        lambda: check_document(result),
+        wanted=wanted,
+        output=output,
+        code=exit_code(verdict=result.verdict),
+    )

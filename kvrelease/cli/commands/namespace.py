@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kvrelease.cli import console, session
-from kvrelease.cli.options import FormatOption, JobsOption, LedgerOption, NoLedgerOption, OutputOption
+from kvrelease.cli.options import FormatOption, JobsOption, LedgerOption, NoLedgerOption, NoMemoOption, OutputOption
 from kvrelease.cli.output import choose_format, deliver
 from kvrelease.engines.base import EngineKind
 from kvrelease.errors import ExitCode, UsageError
@@ -23,6 +23,7 @@ def namespace(
         bool, typer.Option("--new-epoch", help="Leave the current name, which was poisoned, and make the next.")
     ] = False,
     jobs: JobsOption = None,
+    no_memo: NoMemoOption = False,
     ledger: LedgerOption = None,
     no_ledger: NoLedgerOption = False,
     form: FormatOption = None,
@@ -48,7 +49,7 @@ def namespace(
         )
     runtime = declared_runtime(session.configuration().runtime)
     with console.progress() as progress:
-        found = session.read_release(release, option="RELEASE", jobs=jobs, progress=progress)
+        found = session.read_release(release, option="RELEASE", jobs=jobs, no_memo=no_memo, progress=progress)
     with session.open_ledger(ledger, no_ledger=no_ledger) as store:
         record, is_new = resolve_namespace(
             found.release, runtime=runtime, ledger=store, command="namespace", is_new_epoch=new_epoch

@@ -130,6 +130,7 @@ def verify(
     ledger: options.LedgerOption = None,
     no_ledger: options.NoLedgerOption = False,
     jobs: options.JobsOption = None,
+    no_memo: options.NoMemoOption = False,
     form: options.FormatOption = None,
     output: options.OutputOption = None,
 ) -> ExitCode:
@@ -170,7 +171,7 @@ def verify(
     records = [None if path is None else artifacts.read(path, Record) for path in (golden, baseline)]
     prompt_set = session.read_prompts(prompts)
     with console.progress() as progress, session.open_ledger(ledger, no_ledger=no_ledger) as store:
-        found = session.read_release(release, option="--release", jobs=jobs, progress=progress)
+        found = session.read_release(release, option="--release", jobs=jobs, no_memo=no_memo, progress=progress)
         deployment = session.deployment_of(
             found, config=config, ledger=store, prompt_set=prompt_set, namespace=namespace, command="verify"
         )

@@ -1,0 +1,112 @@
+"""Whether a release is still the one that was published beside it. Pure."""
+
+from __future__ import annotations
+
+from kvrelease.artifacts import Artifact, ReleaseRef, Verdict
+from kvrelease.release.checkpoint import listed
+from kvrelease.release.comparison import Sameness, TensorChanges, compare_parts, compare_samples, compare_tensors
+from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.mode import Mode
+from kvrelease.release.sampling import DetectionBound
+
+PUBLISHED_NAME = "kvrelease.json"
+
+
+class ReleaseCheck(Artifact, frozen=True, kw_only=True, tag="kvrelease/check"):
+    """What comparing a release with its published fingerprint says.
+
+    Attributes:
+        release: as it is now.
+        published: as it was published.
+        mode: how much of the release was read.
+        verdict: pass where it is the published one, or where no change was seen by a fast check that was asked for.
+        reason: one sentence.
+        changed: names of the digests that differ; `samples` for the fast digest.
+        unknown: names of the digests that could not be compared.
+        tensors: which tensors differ; empty where only samples were compared.
+        bound: what a fast check can have missed; None where every byte was compared.
+        seconds: that reading took.
+    """
+
+    release: ReleaseRef
+    published: ReleaseRef
+    mode: Mode
+    verdict: Verdict
+    reason: str
+    changed: tuple[str, ...]
+    unknown: tuple[str, ...]
+    tensors: TensorChanges
+    bound: DetectionBound | None
+    seconds: float
+
+
+def check_release(published: Fingerprint, found: Fingerprint) -> ReleaseCheck:
+    """Whether `found` is what was published.
+
+    A fast check passes when it sees no change: that is what was asked, and the bound says what it is worth. A full one
+    against a published fingerprint of which only the samples can be compared is inconclusive.
+    """
+    parts = compare_parts(published, found)
+    # Derived from the others, and named by a rule that may have improved since.
+    parts = {name: sameness for name, sameness in parts.items() if name not in ("release", "kv")}
+    if parts["weights"] is Sameness.UNKNOWN or found.mode is Mode.FAST:
+        del parts["weights"]
+        parts = {"samples": compare_samples(published, found), **parts}
+    changed = tuple(name for name, sameness in parts.items() if sameness is Sameness.CHANGED)
+    unknown = tuple(name for name, sameness in parts.items() if sameness is Sameness.UNKNOWN)
+    tensors = compare_tensors(published, found)
+    is_sampled = "samples" in parts
+    verdict, reason = _judge(published, found, changed, unknown, tensors, is_sampled=is_sampled)
+    return ReleaseCheck(
+        release=found.release,
+        published=published.release,
+        mode=found.mode,
+        verdict=verdict,
+        reason=reason,
+        changed=changed,
+        unknown=unknown,
+        tensors=tensors,
+        bound=found.bound,
+        seconds=found.seconds,
+    )
+
+
+def _judge(
+    published: Fingerprint,
+    found: Fingerprint,
+    changed: tuple[str, ...],
+    unknown: tuple[str, ...],
+    tensors: TensorChanges,
+    *,
+    is_sampled: bool,
+) -> tuple[Verdict, str]:
+    if changed:
+        names = [*tensors.changed, *tensors.added, *tensors.removed, *(pair.new for pair in tensors.renamed)]
+        which = f"; tensors: {listed(sorted(names))}" if names else ""
+        return Verdict.FAIL, f"not the release that was published: {', '.join(changed)} changed{which}"
+    if unknown:
+        return Verdict.INCONCLUSIVE, (
+            f"{', '.join(unknown)} cannot be compared: the published fingerprint was made in another way "
+            f"(kvrelease {published.tool}); publish it again"
+        )
+    if found.mode is Mode.FAST:
+        return Verdict.PASS, f"no change was seen; {chances(found.bound)}"
+    if is_sampled:
+        what = "a fast one" if published.mode is Mode.FAST else f"of another algorithm (kvrelease {published.tool})"
+        return Verdict.INCONCLUSIVE, (
+            f"no change was seen, but the published fingerprint is {what}: only samples of the tensors can be compared"
+        )
+    return Verdict.PASS, "every digest is the published one"
+
+
+def chances(bound: DetectionBound | None) -> str:
+    """What a fast reading can have missed, in words."""
+    if bound is None or not bound.unseen:
+        return "every byte of every tensor was read"
+    # A tenth: the largest stated share that is not nearly always seen.
+    tenth = next(unseen for unseen in bound.unseen if unseen.share == 0.1)
+    smallest = bound.unseen[0]
+    return (
+        f"a change of a tenth of one tensor, in one piece, goes unseen with probability {tenth.contiguous:.2g} at "
+        f"most, one of {smallest.share:.2%} with {smallest.contiguous:.4g}"
+    )

@@ -1,0 +1,98 @@
+"""Whether two digests, and the tensors under them, are the same: known only where they were made the same way. Pure."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.mode import Mode
+
+
+class Sameness(enum.StrEnum):
+    """What comparing two digests tells."""
+
+    SAME = "same"
+    CHANGED = "changed"
+    UNKNOWN = "unknown"
+
+
+class Renamed(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor whose content went on under another name."""
+
+    old: str
+    new: str
+
+
+class TensorChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """Tensor names, raw and sorted; a renamed one is neither added nor removed."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+    renamed: tuple[Renamed, ...]
+
+
+def compare_digests(old: str | None, new: str | None) -> Sameness:
+    """Whether two digests say the same; unknown where their algorithms differ.
+
+    A part that only one side has is a change.
+    """
+    if old == new:
+        return Sameness.SAME
+    if old is not None and new is not None and old.partition(":")[0] != new.partition(":")[0]:
+        return Sameness.UNKNOWN
+    return Sameness.CHANGED
+
+
+def compare_parts(old: Fingerprint, new: Fingerprint) -> dict[str, Sameness]:
+    """What comparing each digest of two fingerprints tells, by its name.
+
+    Where one side was only sampled, so are the weights of the other: samples that differ prove a change, equal ones
+    prove nothing.
+    """
+    names = old.digests.__struct_fields__
+    parts = {name: compare_digests(getattr(old.digests, name), getattr(new.digests, name)) for name in names}
+    if Mode.FAST in (old.mode, new.mode):
+        samples = compare_samples(old, new)
+        parts["weights"] = samples if samples is Sameness.CHANGED else Sameness.UNKNOWN
+        rest = [part for name, part in parts.items() if name not in ("release", "kv")]
+        parts["release"] = Sameness.CHANGED if Sameness.CHANGED in rest else Sameness.UNKNOWN
+        if parts["kv"] is Sameness.SAME:
+            parts["kv"] = Sameness.UNKNOWN
+    return parts
+
+
+def compare_samples(old: Fingerprint, new: Fingerprint) -> Sameness:
+    """Whether the samples of all tensors are the same; unknown where a side has no fast digest."""
+    if old.fast is None or new.fast is None:
+        return Sameness.UNKNOWN
+    return compare_digests(old.fast, new.fast)
+
+
+def compare_tensors(old: Fingerprint, new: Fingerprint) -> TensorChanges:
+    """Which tensors differ; in names alone where the two sides were read in different ways."""
+    before, after = old.tensor_digests, new.tensor_digests
+    if compare_digests(old.digests.weights, new.digests.weights) is Sameness.UNKNOWN:
+        return TensorChanges(
+            added=tuple(sorted(after.keys() - before.keys())),
+            removed=tuple(sorted(before.keys() - after.keys())),
+            changed=(),
+            renamed=(),
+        )
+    gone: dict[str, list[str]] = {}
+    for name in sorted(before.keys() - after.keys(), reverse=True):
+        gone.setdefault(before[name], []).append(name)
+    added, renamed = [], []
+    for name in sorted(after.keys() - before.keys()):
+        if sources := gone.get(after[name]):
+            renamed.append(Renamed(old=sources.pop(), new=name))
+        else:
+            added.append(name)
+    return TensorChanges(
+        added=tuple(added),
+        removed=tuple(sorted(name for names in gone.values() for name in names)),
+        changed=tuple(sorted(name for name in before.keys() & after.keys() if before[name] != after[name])),
+        renamed=tuple(renamed),
+    )

@@ -1,0 +1,207 @@
+"""What was hashed before: the contents of files that have not been written to since.
+
+One entry for each weight file lies in the user's cache directory. It holds for a file of the same path, size, device,
+inode and times of last change. That is weaker than hashing, and this is how far it goes:
+
+- A write within one tick of the file system's clock after we looked would leave the times as they were (git calls such
+  an entry racily clean). So a file is remembered only if it was older than `SETTLED_NS` when we first looked: a later
+  write then gets a later time.
+- Programs can set the modification time back (`cp -p`, `rsync -a`), but not the time of the inode's change, which
+  counts too; only a clock that was set back, or a file system without such times, defeats it. Where they are absent
+  (zero), nothing is remembered.
+- A file that stays mapped and is written through the mapping may get its new times late.
+
+So the commands that decide for others (`--publish`, the gate) never use it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from blake3 import blake3
+
+from kvrelease.release.digests import FULL_ALGORITHM
+from kvrelease.release.hashing import Payload
+from kvrelease.release.local_source import LocalFile
+from kvrelease.release.sampling import FAST_ALGORITHM
+from kvrelease.release.weights import WeightFile
+
+logger = logging.getLogger(__name__)
+
+# Five times the coarsest clock in use (FAT: two seconds), so that the clock of a file server may be eight behind ours.
+SETTLED_NS = 10 * 1_000_000_000
+# Room for a dozen releases of 92,000 tensors, and for thousands of ordinary ones.
+MAX_TOTAL_BYTES = 256 * 1024 * 1024
+_MAX_ENTRY_BYTES = 64 * 1024 * 1024
+_BLOCK_BYTES = 4096  # what a small file takes on disk
+_CHECKSUM_BYTES = 32
+_SUFFIX = ".memo"
+
+
+class _Remembered(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The content of one tensor."""
+
+    name: str
+    digest: bytes
+    sample: bytes
+    is_zero: bool
+
+
+class _Entry(msgspec.Struct, frozen=True, array_like=True):
+    """One file; written as an array, so the order of the fields is the format, and `algorithms` names it."""
+
+    algorithms: tuple[str, str]
+    path: bytes
+    size_bytes: int
+    version: str
+    tensors: tuple[_Remembered, ...]
+
+
+_ALGORITHMS = (FULL_ALGORITHM, FAST_ALGORITHM)
+
+
+def default_directory() -> Path | None:
+    """The per-user place: `$XDG_CACHE_HOME/kvrelease/memo`, else below `~/.cache`; None for a user without a home."""
+    try:
+        cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    except RuntimeError:
+        return None
+    return Path(cache).absolute() / "kvrelease" / "memo"
+
+
+class Memo:
+    """Entries in one directory. Nothing that is wrong with it is an error: what it cannot tell is hashed."""
+
+    def __init__(
+        self, directory: Path, *, max_total_bytes: int = MAX_TOTAL_BYTES, settled_ns: int = SETTLED_NS
+    ) -> None:
+        self.directory = directory
+        self._max_total_bytes = max_total_bytes
+        self._settled_ns = settled_ns
+
+    def recall(self, file: WeightFile) -> tuple[Payload, ...] | None:
+        """The contents of a file's tensors, in their order; None where they are not known for sure."""
+        path = self._entry_path(file)
+        if path is None or (data := self._read(path)) is None:
+            return None
+        entry = self._parse(path, data)
+        if entry is None:
+            return None
+        is_of_file = (entry.path, entry.size_bytes, entry.version) == (
+            _absolute(file),
+            file.identity.size_bytes,
+            file.identity.version,
+        )
+        names = tuple(tensor.name for tensor in file.tensors)
+        if not is_of_file or names != tuple(tensor.name for tensor in entry.tensors):
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)  # what was used last is thrown away last
+        return tuple(
+            Payload(digest=tensor.digest.hex(), sample=tensor.sample.hex(), is_zero=tensor.is_zero)
+            for tensor in entry.tensors
+        )
+
+    def remember(self, file: WeightFile, payloads: Sequence[Payload], *, seen_ns: int) -> None:
+        """Keeps the contents of a file, if it was left alone for long enough before.
+
+        Args:
+            file: which was proved unchanged after its bytes were read.
+            payloads: of its tensors, in their order.
+            seen_ns: our clock before the file was first looked at, ns since the epoch.
+        """
+        path = self._entry_path(file)
+        changed_ns = file.identity.changed_ns
+        if path is None or changed_ns is None or changed_ns > seen_ns - self._settled_ns:
+            return
+        entry = _Entry(
+            algorithms=_ALGORITHMS,
+            path=_absolute(file),
+            size_bytes=file.identity.size_bytes,
+            version=file.identity.version,
+            tensors=tuple(
+                _Remembered(
+                    name=tensor.name,
+                    digest=bytes.fromhex(payload.digest),
+                    sample=bytes.fromhex(payload.sample),
+                    is_zero=payload.is_zero,
+                )
+                for tensor, payload in zip(file.tensors, payloads, strict=True)
+            ),
+        )
+        body = msgspec.msgpack.encode(entry)
+        if len(body) <= _MAX_ENTRY_BYTES:
+            self._write(path, blake3(body).digest() + body)
+
+    def prune(self) -> None:
+        """Throws away what was not used for longest, until the rest has room."""
+        try:
+            with os.scandir(self.directory) as entries:
+                found = [(entry.stat(follow_symlinks=False), Path(entry.path)) for entry in entries]
+            by_age = sorted((status.st_mtime_ns, max(status.st_size, _BLOCK_BYTES), path) for status, path in found)
+            total = sum(size for _, size, _ in by_age)
+            for _, size, path in by_age:
+                if total <= self._max_total_bytes:
+                    break
+                path.unlink(missing_ok=True)
+                total -= size
+        except OSError as error:  # another process throws away at the same time, or there is no such directory
+            logger.info("the memo in %s was not tidied: %s", self.directory, error.strerror or error)
+
+    def _entry_path(self, file: WeightFile) -> Path | None:
+        """Where the entry of a file lies; None for a file whose changes cannot be told from its times."""
+        if not isinstance(file.file, LocalFile) or file.identity.changed_ns is None:
+            return None
+        return self.directory / f"{blake3(_absolute(file)).hexdigest()}{_SUFFIX}"
+
+    def _read(self, path: Path) -> bytes | None:
+        try:
+            with path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                    logger.warning("ignoring the memo %s: somebody else may have written it", path)
+                    return None
+                return file.read(_MAX_ENTRY_BYTES + _CHECKSUM_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            logger.warning("ignoring the memo %s: %s", path, error.strerror or error)
+            return None
+
+    def _parse(self, path: Path, data: bytes) -> _Entry | None:
+        body = data[_CHECKSUM_BYTES:]
+        if len(body) <= _MAX_ENTRY_BYTES and blake3(body).digest() == data[:_CHECKSUM_BYTES]:
+            with contextlib.suppress(msgspec.MsgspecError):
+                entry = msgspec.msgpack.decode(body, type=_Entry)
+                return entry if entry.algorithms == _ALGORITHMS else None
+        logger.warning("ignoring the memo %s: it is damaged; the file is hashed again", path)
+        return None
+
+    def _write(self, path: Path, data: bytes) -> None:
+        """Puts an entry in its place at once; where that is not possible, the next run hashes again."""
+        temporary: str | None = None
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=self.directory, prefix=".", suffix=".tmp")
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            Path(temporary).replace(path)
+            temporary = None
+        except OSError as error:
+            logger.info("nothing is remembered in %s: %s", self.directory, error.strerror or error)
+        finally:
+            if temporary is not None:
+                Path(temporary).unlink(missing_ok=True)
+
+
+def _absolute(file: WeightFile) -> bytes:
+    """The real path, which two snapshots of a Hub cache share."""
+    assert isinstance(file.file, LocalFile)
+    return os.path.realpath(os.fsencode(file.file.path))

@@ -1,0 +1,27 @@
+"""The page of a check against the published fingerprint."""
+
+from kvrelease.release.check import ReleaseCheck
+from kvrelease.report.diff import tensor_lines
+from kvrelease.report.document import Block, Document, Facts, Notes, Verdict, word
+from kvrelease.report.fingerprint import bound_table
+
+
+def check_document(found: ReleaseCheck) -> Document:
+    """Whether a release is the published one."""
+    blocks: list[Block] = [
+        Verdict(word=word(str(found.verdict)), reason=found.reason),
+        Facts(
+            pairs=(
+                ("release", found.release.source),
+                ("published", f"{found.published.name} ({found.published.kv_name or 'no kv name'})"),
+                ("changed digests", ", ".join(found.changed) or "none"),
+                ("not comparable", ", ".join(found.unknown) or "none"),
+                ("read", f"{found.mode}, in {found.seconds:.2f} s"),
+            )
+        ),
+    ]
+    if lines := tensor_lines(found.tensors):
+        blocks.append(Notes(title="Tensors", lines=lines))
+    if found.bound is not None:
+        blocks.append(bound_table(found.bound))
+    return Document(title=f"{found.release.name}: is it what was published?", blocks=tuple(blocks))

@@ -1,0 +1,266 @@
+"""`fingerprint`: modes, the memo, and what is published beside the weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from kvrelease import artifacts
+from kvrelease.release.check import ReleaseCheck
+from kvrelease.release.fingerprint import Fingerprint, load_release
+from kvrelease.release.memo import Memo, default_directory
+from kvrelease.release.mode import Mode
+from tests.cli.conftest import Kv
+from tests.cli.shell import Releases, start
+from tests.release.builders import write_json
+
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def model(releases: Releases, workdir: Path) -> Path:
+    """A copy that a test may change, named `m`."""
+    shutil.copytree(releases.directory, "m")
+    return Path("m")
+
+
+def change_a_tensor(model: Path) -> str:
+    """Every element of it, so that samples see it too."""
+    weights = load_file(model / "model.safetensors")
+    name = sorted(weights)[0]
+    weights[name] = weights[name] + 1
+    save_file(weights, model / "model.safetensors")
+    return name
+
+
+def fill_the_memo(model: Path) -> None:
+    """As a run does once the files are older than the memo's margin."""
+    directory = default_directory()
+    assert directory is not None
+    assert load_release(model, memo=Memo(directory, settled_ns=0)).remembered_bytes == 0
+
+
+# --- modes ---
+
+
+def test_mode_fast_names_no_cache_and_tells_what_it_can_miss(kv: Kv, model: Path) -> None:
+    result = kv("fingerprint", "m", "--mode", "fast", "--format", "json")
+    assert result.code == 0
+    found = artifacts.from_json(result.out.encode(), Fingerprint, source="stdout")
+    assert (found.mode, found.release.kv_name) == (Mode.FAST, None)
+    assert found.bound is not None
+    assert found.fast == load_release(model).fast
+    text = kv("fingerprint", "m", "--mode", "fast").out
+    assert "goes unseen with at most this probability" in text
+    assert "kvrelease fingerprint m --mode full" in text
+
+
+@pytest.mark.parametrize("argv", [["namespace", "fast.json", "--engine", "vllm"], ["prewarm"], ["record"], ["verify"]])
+def test_a_fast_fingerprint_is_no_release_to_bind_to(kv: Kv, model: Path, argv: list[str]) -> None:
+    kv("fingerprint", "m", "--mode", "fast", "-o", "fast.json")
+    engine = ["--release", "fast.json", "--engine-url", "http://127.0.0.1:1", "--prompts", "prompts.yaml"]
+    result = kv(*argv, *(engine if len(argv) == 1 else []))
+    assert result.code == 4
+    assert "not a full one, and only a full digest may name a cache" in result.errors[0]
+    assert "next: kvrelease fingerprint" in result.err
+
+
+def test_a_diff_with_a_fast_fingerprint_is_unknown(kv: Kv, model: Path) -> None:
+    kv("fingerprint", "m", "--mode", "fast", "-o", "fast.json")
+    for fail_on in ("kv", "weights", "any"):
+        assert kv("diff", "fast.json", "m", "--fail-on", fail_on).code == 3
+    change_a_tensor(model)
+    assert kv("diff", "fast.json", "m", "--fail-on", "kv").code == 3
+    assert kv("diff", "fast.json", "m", "--fail-on", "weights").code == 1
+
+
+# --- the memo ---
+
+
+def remembered(kv: Kv, *argv: str) -> int:
+    result = kv("fingerprint", "m", *argv, "--format", "json")
+    assert result.code == 0, result.err
+    value = json.loads(result.out)["remembered_bytes"]
+    assert isinstance(value, int)
+    return value
+
+
+def test_a_run_remembers_unless_told_not_to(kv: Kv, model: Path) -> None:
+    fill_the_memo(model)
+    assert remembered(kv) == load_release(model).bytes
+    assert remembered(kv, "--no-memo") == 0
+    assert "remembered" in kv("fingerprint", "m").out
+    assert kv("diff", "m", "m", "--no-memo").code == kv("diff", "m", "m").code == 0
+
+
+def test_no_memo_in_a_variable_or_the_file(kv: Kv, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill_the_memo(model)
+    write_json(Path("kvrelease.yaml"), {"no-memo": True})
+    assert remembered(kv) == 0
+    Path("kvrelease.yaml").unlink()
+    monkeypatch.setenv("KVRELEASE_NO_MEMO", "1")
+    assert remembered(kv) == 0
+
+
+def test_no_memo_leaves_nothing_behind(kv: Kv, model: Path) -> None:
+    directory = default_directory()
+    assert directory is not None
+    remembered(kv, "--no-memo")
+    assert not directory.exists()
+
+
+def test_a_file_that_was_just_written_is_not_remembered(kv: Kv, model: Path) -> None:
+    assert remembered(kv) == remembered(kv) == 0
+
+
+def test_a_damaged_memo_is_a_warning_and_no_more(kv: Kv, model: Path) -> None:
+    fill_the_memo(model)
+    directory = default_directory()
+    assert directory is not None
+    (entry,) = directory.iterdir()
+    entry.write_bytes(entry.read_bytes()[:-1])
+    result = kv("fingerprint", "m", "--format", "json")
+    assert (result.code, json.loads(result.out)["remembered_bytes"]) == (0, 0)
+    assert "damaged" in result.err
+
+
+# --- publishing ---
+
+
+def test_publish_writes_the_fingerprint_beside_the_weights_and_always_hashes(kv: Kv, model: Path) -> None:
+    fill_the_memo(model)
+    result = kv("fingerprint", "m", "--publish", "--format", "json")
+    assert result.code == 0
+    assert "published: m/kvrelease.json" in result.err
+    published = artifacts.read(model / "kvrelease.json", Fingerprint)
+    assert published == artifacts.from_json(result.out.encode(), Fingerprint, source="stdout")
+    assert published.remembered_bytes == 0
+    assert [path.name for path in model.iterdir() if path.name.startswith(".")] == []
+    assert load_release(model).digests == published.digests  # the new file is no part of the release
+    assert kv("namespace", "m/kvrelease.json", "--engine", "vllm").code == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "reason"),
+    [
+        (["m", "--publish", "--mode", "fast"], "only a full one is that"),
+        (["m/model.safetensors", "--publish"], "only a model directory"),
+        (["m", "--publish", "--check"], "one run can do one of them"),
+        (["m", "--publish", "--against", "x.json"], "one run can do one of them"),
+    ],
+)
+def test_what_cannot_be_published_is_told_before_anything_is_hashed(
+    kv: Kv, model: Path, argv: list[str], reason: str
+) -> None:
+    (model / "model.safetensors").write_bytes(b"damaged, if anybody looked")
+    result = kv("fingerprint", *argv)
+    assert result.code == 2
+    assert reason in result.errors[0]
+    assert not (model / "kvrelease.json").exists()
+
+
+def test_a_directory_that_cannot_be_written_is_refused(model: Path, tmp_path: Path) -> None:
+    """In a process of a user who is not root, to whom permissions mean something."""
+    (model / "kvrelease.json").write_text("{}")
+    code = (
+        "import os, sys\n"
+        "from kvrelease.cli.app import run\n"
+        "assert run(['fingerprint', 'm', '--publish', '-o', '/dev/null']) == 0  # everything is imported\n"
+        "os.chmod('m', 0o555)\n"
+        "if os.getuid() == 0:\n"
+        "    os.setuid(65534)\n"
+        "sys.exit(run(['fingerprint', 'm', '--publish', '--no-memo']))\n"
+    )
+    for parent in (model.absolute(), *model.absolute().parents):
+        if parent.stat().st_uid == os.getuid() and "pytest" in str(parent):
+            parent.chmod(0o755)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "--publish m/kvrelease.json: nothing can be written to" in done.stderr
+
+
+# --- checking ---
+
+
+def test_an_unchanged_release_passes_its_check(kv: Kv, model: Path) -> None:
+    kv("fingerprint", "m", "--publish")
+    for argv in (["--check"], ["--check", "--mode", "fast"], ["--against", "m/kvrelease.json"]):
+        result = kv("fingerprint", "m", *argv, "--format", "json")
+        assert result.code == 0, result.err
+        check = artifacts.from_json(result.out.encode(), ReleaseCheck, source="stdout")
+        assert (check.verdict, check.changed) == ("pass", ())
+    assert "no change was seen; a change of a tenth" in kv("fingerprint", "m", "--check", "--mode", "fast").out
+
+
+@pytest.mark.parametrize("mode", ["full", "fast"])
+def test_a_changed_release_fails_its_check_and_is_told_in_what(kv: Kv, model: Path, mode: str) -> None:
+    kv("fingerprint", "m", "--publish")
+    name = change_a_tensor(model)
+    write_json(model / "generation_config.json", {"temperature": 0.123})
+    result = kv("fingerprint", "m", "--check", "--mode", mode)
+    assert result.code == 1
+    assert "generation" in result.out
+    assert ("weights" if mode == "full" else "samples") in result.out
+    assert (name in result.out) == (mode == "full")
+
+
+def test_a_check_against_another_release_or_a_fast_fingerprint(kv: Kv, model: Path, releases: Releases) -> None:
+    assert kv("fingerprint", "m", "--against", releases.old).code == 1
+    assert kv("fingerprint", "m", "--against", releases.new).code == 0
+    kv("fingerprint", "m", "--mode", "fast", "-o", "fast.json")
+    assert kv("fingerprint", "m", "--against", "fast.json").code == 3
+    assert kv("fingerprint", "m", "--against", "fast.json", "--mode", "fast").code == 0
+
+
+def test_nothing_published_or_something_else_ends_4(kv: Kv, model: Path) -> None:
+    (model / "model.safetensors").write_bytes(b"damaged, if anybody looked")
+    result = kv("fingerprint", "m", "--check")
+    assert result.code == 4
+    assert "reading m/kvrelease.json: No such file" in result.errors[0]
+    assert "next: kvrelease fingerprint m --publish" in result.err
+    write_json(model / "kvrelease.json", {"kind": "kvrelease/diff", "schema": 1})
+    assert kv("fingerprint", "m", "--check").code == 4
+    for against in ("m", "notes.txt"):
+        assert kv("fingerprint", "m", "--against", against).code == 2
+
+
+# --- interrupted ---
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_hashing_stops_at_once_when_told_to(workdir: Path, number: signal.Signals) -> None:
+    """A gigabyte of holes, so that the signal comes while threads hash."""
+    header = json.dumps({"a": {"dtype": "U8", "shape": [2**30], "data_offsets": [0, 2**30]}}).encode()
+    with Path("large.safetensors").open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + 2**30)
+    process = start("fingerprint", "large.safetensors", "--no-memo", "--jobs", "2")
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_open(process.pid, "large.safetensors"):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.002)  # another process: nothing to wait on
+    process.send_signal(number)
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, out) == (130, "")
+    assert "interrupted" in err
+    assert "Traceback" not in err
+
+
+def is_open(pid: int, name: str) -> bool:
+    """Whether hashing threads run on an open file of that name."""
+    try:
+        links = [str(descriptor.readlink()) for descriptor in Path(f"/proc/{pid}/fd").iterdir()]
+        threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
+    except FileNotFoundError:
+        return False
+    return threads > 1 and any(link.endswith(name) for link in links)

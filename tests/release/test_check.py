@@ -1,0 +1,109 @@
+"""Is it still what was published?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from safetensors import deserialize
+
+from kvrelease import artifacts
+from kvrelease.artifacts import Verdict
+from kvrelease.release.check import ReleaseCheck, check_release
+from kvrelease.release.fingerprint import load_release
+from kvrelease.release.mode import Mode
+from tests.release import naive
+from tests.release.builders import config_json, tensors, write_json, write_release, write_text_side
+
+NAME = "model.layers.1.mlp.up_proj.weight"
+BIG = "model.big"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_text_side(write_release(tmp_path / "model"))
+
+
+def flip(model: Path, *, sampled: bool) -> Path:
+    """A copy of the weights, a large tensor among them, with one bit flipped: where the fast digest looks, or not."""
+    path = write_release(model, {**tensors(), BIG: tensors()[NAME].repeat(600)}) / "model.safetensors"
+    content = path.read_bytes()
+    parse: Any = deserialize  # untyped
+    tensor = dict(parse(content))[BIG]
+    data = bytes(tensor["data"])
+    places = naive.places(BIG, tensor["dtype"], tensor["shape"], len(data))
+    where = next(n for n in range(len(data)) if any(a <= n < a + b for a, b in places) == sampled)
+    changed = bytearray(content)
+    changed[content.index(data) + where] ^= 1
+    copy = model / "changed"
+    copy.write_bytes(changed)
+    return copy
+
+
+def test_the_published_release_passes_in_both_modes(model: Path) -> None:
+    published = load_release(model)
+    full = check_release(published, load_release(model))
+    assert (full.verdict, full.reason) == (Verdict.PASS, "every digest is the published one")
+    assert full.bound is None
+    fast = check_release(published, load_release(model, mode=Mode.FAST))
+    assert fast.verdict is Verdict.PASS
+    assert fast.reason.startswith("no change was seen; ")
+    assert fast.bound is not None
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_a_flipped_bit_fails_a_full_check_and_a_fast_one_where_it_looks(model: Path, sampled: bool) -> None:
+    changed = flip(model, sampled=sampled)
+    published = load_release(model)
+    changed.replace(model / "model.safetensors")
+    full = check_release(published, load_release(model))
+    assert (full.verdict, full.changed, full.tensors.changed) == (Verdict.FAIL, ("weights",), (BIG,))
+    assert repr(BIG) in full.reason
+    fast = check_release(published, load_release(model, mode=Mode.FAST))
+    assert fast.verdict is (Verdict.FAIL if sampled else Verdict.PASS)
+    assert fast.changed == (("samples",) if sampled else ())
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_every_part_beside_the_weights_is_compared_whole_in_both_modes(model: Path, mode: Mode) -> None:
+    published = load_release(model)
+    write_json(model / "config.json", config_json(rope_theta=20000.0))
+    write_json(model / "generation_config.json", {"temperature": 0.7})
+    (model / "chat_template.jinja").write_text("{{ other }}")
+    check = check_release(published, load_release(model, mode=mode))
+    assert (check.verdict, check.changed) == (Verdict.FAIL, ("config", "template", "generation"))
+
+
+def test_a_full_check_against_a_fast_publication_is_inconclusive_unless_a_change_shows(model: Path) -> None:
+    published = load_release(model, mode=Mode.FAST)
+    same = check_release(published, load_release(model))
+    assert same.verdict is Verdict.INCONCLUSIVE
+    assert "a fast one: only samples" in same.reason
+    weights = tensors()
+    weights[NAME] += 1
+    write_release(model, weights)
+    assert check_release(published, load_release(model)).verdict is Verdict.FAIL
+
+
+def test_a_publication_by_another_algorithm_is_inconclusive_and_says_what_to_do(model: Path) -> None:
+    found = load_release(model)
+    digests = msgspec.structs.replace(found.digests, weights="kvfp9-full:" + "0" * 64)
+    check = check_release(msgspec.structs.replace(found, digests=digests, fast="kvfp9-fast:00"), found)
+    assert (check.verdict, check.unknown) == (Verdict.INCONCLUSIVE, ("samples",))
+    assert "publish it again" in check.reason
+    sampled = check_release(msgspec.structs.replace(found, digests=digests), found)
+    assert sampled.verdict is Verdict.INCONCLUSIVE
+    assert "of another algorithm" in sampled.reason
+
+
+def test_a_better_rule_is_no_change_of_the_release(model: Path) -> None:
+    found = load_release(model)
+    digests = msgspec.structs.replace(found.digests, kv="kvfp1-full/llama.9:" + "0" * 64)
+    assert check_release(msgspec.structs.replace(found, digests=digests), found).verdict is Verdict.PASS
+
+
+def test_a_check_is_an_artifact(model: Path) -> None:
+    check = check_release(load_release(model), load_release(model, mode=Mode.FAST))
+    assert artifacts.from_json(artifacts.to_json(check).encode(), ReleaseCheck, source="-") == check

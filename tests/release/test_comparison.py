@@ -1,0 +1,102 @@
+"""Digests made in different ways are neither the same nor different."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kvrelease.release.comparison import Sameness, compare_digests, compare_parts, compare_samples, compare_tensors
+from kvrelease.release.diff import KvStatus, diff_fingerprints, diff_verdict
+from kvrelease.release.fingerprint import Fingerprint, load_release
+from kvrelease.release.mode import Mode
+from tests.release.builders import config_json, tensors, write_json, write_release
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_release(tmp_path / "model")
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Path:
+    weights = tensors()
+    weights["model.layers.1.mlp.up_proj.weight"] += 1
+    return write_release(tmp_path / "changed", weights)
+
+
+def fast(path: Path) -> Fingerprint:
+    return load_release(path, mode=Mode.FAST)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("a:00", "a:00", Sameness.SAME),
+        (None, None, Sameness.SAME),
+        ("a:00", "a:01", Sameness.CHANGED),
+        (None, "a:01", Sameness.CHANGED),
+        ("a:00", None, Sameness.CHANGED),
+        ("a:00", "b:00", Sameness.UNKNOWN),
+        ("kvfp1-full/llama.1:00", "kvfp1-full/llama.2:00", Sameness.UNKNOWN),
+    ],
+)
+def test_two_digests(old: str | None, new: str | None, expected: Sameness) -> None:
+    assert compare_digests(old, new) is expected
+
+
+@pytest.mark.parametrize("modes", [(Mode.FAST, Mode.FULL), (Mode.FULL, Mode.FAST), (Mode.FAST, Mode.FAST)])
+def test_equal_samples_prove_nothing_and_different_ones_a_change(
+    model: Path, changed: Path, modes: tuple[Mode, Mode]
+) -> None:
+    old, same, other = (
+        load_release(path, mode=mode) for path, mode in zip((model, model, changed), (*modes, modes[1]), strict=True)
+    )
+    parts = compare_parts(old, same)
+    assert {name for name, part in parts.items() if part is Sameness.UNKNOWN} == {"release", "weights", "kv"}
+    assert Sameness.CHANGED not in parts.values()
+    assert compare_samples(old, same) is Sameness.SAME
+    parts = compare_parts(old, other)
+    assert parts["weights"] is parts["release"] is Sameness.CHANGED
+    assert parts["config"] is parts["generation"] is Sameness.SAME
+    for found, verdict in ((same, "inconclusive"), (other, "fail")):
+        diff = diff_fingerprints(old, found)
+        assert diff.kv.status is KvStatus.UNKNOWN
+        assert diff_verdict(diff, part="weights").value == diff_verdict(diff, part="any").value == verdict
+        assert diff_verdict(diff, part="config").value == "pass"
+        assert diff_verdict(diff, part="kv").value == "inconclusive"
+
+
+def test_a_diff_with_a_fast_side_claims_no_unchanged_weights(model: Path, changed: Path) -> None:
+    assert diff_fingerprints(fast(model), load_release(model)).summary.endswith("; no change was seen.")
+    assert "the weights changed" in diff_fingerprints(fast(model), load_release(changed)).summary
+
+
+def test_tensors_are_named_where_both_sides_were_read_alike(model: Path, changed: Path) -> None:
+    name = "model.layers.1.mlp.up_proj.weight"
+    assert compare_tensors(fast(model), fast(changed)).changed == (name,)
+    assert compare_tensors(load_release(model), load_release(changed)).changed == (name,)
+    mixed = compare_tensors(fast(model), load_release(changed))
+    assert (mixed.added, mixed.removed, mixed.changed, mixed.renamed) == ((), (), (), ())
+
+
+def test_names_are_compared_even_where_contents_cannot_be(model: Path, tmp_path: Path) -> None:
+    weights = tensors()
+    weights["model.extra.weight"] = weights.pop("model.norm.weight")
+    mixed = compare_tensors(load_release(model), fast(write_release(tmp_path / "other", weights)))
+    assert (mixed.added, mixed.removed) == (("model.extra.weight",), ("model.norm.weight",))
+
+
+def test_a_saved_fingerprint_from_before_the_fast_digest_says_nothing_of_samples(model: Path) -> None:
+    old = msgspec.structs.replace(load_release(model), fast=None)
+    assert compare_samples(old, fast(model)) is Sameness.UNKNOWN
+    assert compare_parts(old, fast(model))["weights"] is Sameness.UNKNOWN
+
+
+def test_a_changed_configuration_is_a_changed_release_whatever_was_read(model: Path, tmp_path: Path) -> None:
+    other = write_release(tmp_path / "other")
+    write_json(other / "config.json", config_json(rope_theta=20000.0))
+    parts = compare_parts(load_release(model), fast(other))
+    assert parts["config"] is parts["release"] is Sameness.CHANGED
+    assert parts["weights"] is Sameness.UNKNOWN

@@ -1,0 +1,225 @@
+"""The memo: remembered exactly while nobody can have written to the file, and never in the way."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from blake3 import blake3
+from safetensors.numpy import save_file
+
+from kvrelease.release.fingerprint import load_release
+from kvrelease.release.hashing import Payload, hash_tensors
+from kvrelease.release.memo import SETTLED_NS, Memo, default_directory
+from kvrelease.release.safetensors import read_safetensors
+from kvrelease.release.weights import WeightFile
+from tests.release.builders import local_file, write_release
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "model.safetensors"
+    save_file({"a": np.arange(4000, dtype=np.int16), "b": np.zeros(9, np.uint8)}, path)
+    return path
+
+
+@pytest.fixture
+def memo(tmp_path: Path) -> Memo:
+    return Memo(tmp_path / "memo")
+
+
+def read(path: Path) -> WeightFile:
+    return read_safetensors(local_file(path))
+
+
+def changed_ns(file: WeightFile) -> int:
+    assert file.identity.changed_ns is not None
+    return file.identity.changed_ns
+
+
+def remember(memo: Memo, path: Path) -> tuple[Payload, ...]:
+    """As a run long after the file was written."""
+    file = read(path)
+    payloads = hash_tensors([file], jobs=1)
+    memo.remember(file, payloads, seen_ns=changed_ns(file) + SETTLED_NS)
+    return payloads
+
+
+def test_an_old_file_is_remembered_whole(memo: Memo, path: Path) -> None:
+    payloads = remember(memo, path)
+    assert [payload.is_zero for payload in payloads] == [False, True]
+    assert memo.recall(read(path)) == payloads
+
+
+def test_a_file_written_to_shortly_before_is_not_remembered(memo: Memo, path: Path) -> None:
+    """The next write could fall into the same tick of the file system's clock, and would not show."""
+    file = read(path)
+    memo.remember(file, hash_tensors([file], jobs=1), seen_ns=changed_ns(file) + SETTLED_NS - 1)
+    assert memo.recall(file) is None
+
+
+def test_the_time_of_the_inode_counts_beside_that_of_the_content(memo: Memo, path: Path) -> None:
+    """`cp -p` and `rsync -a` make a file old that was written just now."""
+    os.utime(path, ns=(10**9, 10**9))
+    file = read(path)
+    assert changed_ns(file) == path.stat().st_ctime_ns
+    memo.remember(file, hash_tensors([file], jobs=1), seen_ns=path.stat().st_ctime_ns)
+    assert memo.recall(file) is None
+
+
+def rewrite(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\x01")
+
+
+def rewrite_and_set_the_time_back(path: Path) -> None:
+    before = path.stat()
+    rewrite(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def replace_by_a_copy(path: Path) -> None:
+    copy = shutil.copy2(path, path.with_suffix(".copy"))
+    rewrite_and_set_the_time_back(Path(copy))
+    Path(copy).replace(path)
+
+
+def append(path: Path) -> None:
+    save_file({"a": np.arange(4000, dtype=np.int16), "c": np.zeros(9, np.int16)}, path)
+
+
+@pytest.mark.parametrize("change", [rewrite, rewrite_and_set_the_time_back, replace_by_a_copy, append])
+def test_a_changed_file_is_hashed_again(memo: Memo, path: Path, change: object) -> None:
+    assert callable(change)
+    remember(memo, path)
+    before = path.stat()
+    change(path)
+    assert (path.stat().st_ctime_ns, path.stat().st_ino) != (before.st_ctime_ns, before.st_ino)
+    assert memo.recall(read(path)) is None
+
+
+def test_another_path_to_the_same_bytes_is_another_file_unless_it_is_a_link(memo: Memo, path: Path) -> None:
+    payloads = remember(memo, path)
+    link = path.with_name("link.safetensors")
+    link.symlink_to(path.name)
+    assert memo.recall(read(link)) == payloads
+    os.link(path, path.with_name("hard.safetensors"))
+    assert memo.recall(read(path.with_name("hard.safetensors"))) is None
+
+
+def test_a_file_whose_place_has_no_clock_is_not_remembered(memo: Memo, path: Path) -> None:
+    file = read(path)
+    payloads = hash_tensors([file], jobs=1)
+    identity = msgspec.structs.replace(file.identity, changed_ns=None)
+    memo.remember(msgspec.structs.replace(file, identity=identity), payloads, seen_ns=2**62)
+    assert not memo.directory.exists()
+    remember(memo, path)
+    assert memo.recall(msgspec.structs.replace(file, identity=identity)) is None
+
+
+def entry_of(memo: Memo) -> Path:
+    (entry,) = memo.directory.iterdir()
+    return entry
+
+
+@pytest.mark.parametrize("place", [0, 31, 32, 100, -1])
+def test_a_damaged_entry_is_ignored_with_a_warning_and_written_anew(
+    memo: Memo, path: Path, place: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    payloads = remember(memo, path)
+    entry = entry_of(memo)
+    data = bytearray(entry.read_bytes())
+    data[place] ^= 1
+    entry.write_bytes(data)
+    with caplog.at_level(logging.WARNING):
+        assert memo.recall(read(path)) is None
+    assert "damaged" in caplog.text
+    remember(memo, path)
+    assert memo.recall(read(path)) == payloads
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 40, blake3(b"").digest(), blake3(b"\xc1").digest() + b"\xc1"])
+def test_whatever_lies_in_an_entrys_place_is_no_error(memo: Memo, path: Path, data: bytes) -> None:
+    remember(memo, path)
+    entry_of(memo).write_bytes(data)
+    assert memo.recall(read(path)) is None
+
+
+def test_another_algorithms_entry_is_none_of_ours(memo: Memo, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    remember(memo, path)
+    entry = entry_of(memo)
+    body = msgspec.msgpack.decode(entry.read_bytes()[32:])
+    body[0] = ["kvfp9-full", "kvfp9-fast"]
+    packed = msgspec.msgpack.encode(body)
+    entry.write_bytes(blake3(packed).digest() + packed)
+    with caplog.at_level(logging.WARNING):
+        assert memo.recall(read(path)) is None
+    assert not caplog.text
+
+
+def test_an_entry_that_others_can_write_is_not_believed(
+    memo: Memo, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    remember(memo, path)
+    assert entry_of(memo).stat().st_mode & 0o777 == 0o600
+    assert memo.directory.stat().st_mode & 0o777 == 0o700
+    entry_of(memo).chmod(0o666)
+    assert memo.recall(read(path)) is None
+    assert "somebody else" in caplog.text
+
+
+def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
+    memo = Memo(tmp_path / "memo", max_total_bytes=3 * 4096)
+    paths = [tmp_path / f"{number}.safetensors" for number in range(4)]
+    for age, one in enumerate(paths):
+        save_file({"a": np.full(8, age, np.uint8)}, one)
+        remember(memo, one)
+        newest = max(memo.directory.iterdir(), key=lambda entry: entry.stat().st_mtime_ns)
+        os.utime(newest, ns=(age * 10**9, age * 10**9))
+    assert memo.recall(read(paths[0])) is not None  # used now
+    memo.prune()
+    assert [memo.recall(read(one)) is not None for one in paths] == [True, False, True, True]
+
+
+def test_a_place_that_cannot_be_written_is_no_error(tmp_path: Path, path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    memo = Memo(tmp_path / "file" / "memo")
+    remember(memo, path)
+    memo.prune()
+    assert memo.recall(read(path)) is None
+
+
+def test_the_place_follows_the_users_cache_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_directory() == tmp_path / "kvrelease" / "memo"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert default_directory() == tmp_path / "home" / ".cache" / "kvrelease" / "memo"
+
+
+def test_a_second_run_gives_the_same_fingerprint_without_hashing(tmp_path: Path) -> None:
+    model = write_release(tmp_path / "model", shards=3)
+    memo = Memo(tmp_path / "memo", settled_ns=0)
+    first, second = load_release(model, memo=memo), load_release(model, memo=memo)
+    assert (first.remembered_bytes, second.remembered_bytes) == (0, first.bytes)
+    same = {"created": first.created, "seconds": first.seconds, "remembered_bytes": 0}
+    assert msgspec.structs.replace(second, **same) == first
+    assert first == msgspec.structs.replace(load_release(model), created=first.created, seconds=first.seconds)
+
+
+def test_only_the_shard_that_changed_is_hashed_again(tmp_path: Path) -> None:
+    model = write_release(tmp_path / "model", shards=3)
+    memo = Memo(tmp_path / "memo", settled_ns=0)
+    before = load_release(model, memo=memo)
+    shard = model / "model-00002-of-00003.safetensors"
+    rewrite(shard)
+    after = load_release(model, memo=memo)
+    in_shard = sum(tensor.size_bytes for tensor in read(shard).tensors)
+    assert after.remembered_bytes == after.bytes - in_shard
+    assert after.digests == load_release(model).digests != before.digests
