@@ -19,12 +19,13 @@ from kvrelease.demo.figures import DemoReport, Example, Gate, Impact, Strategy, 
 from kvrelease.engines.base import EngineKind, GeneratedToken, Observation, TopLogprob
 from kvrelease.prewarm.plan import Plan
 from kvrelease.prewarm.result import ControlResult, Percentiles, PrewarmReport, ReplicaResult
+from kvrelease.release.adapter import AdapterDigest
 from kvrelease.release.check import ReleaseCheck
-from kvrelease.release.comparison import Renamed, TensorChanges
+from kvrelease.release.comparison import AdapterChanges, Renamed, TensorChanges
 from kvrelease.release.diff import ConfigChange, Diff, KvImpact, KvStatus
 from kvrelease.release.digests import LayerDigest
 from kvrelease.release.fingerprint import Digests, Fingerprint
-from kvrelease.release.impact import Rule
+from kvrelease.release.impact import ADAPTER_RULE, Rule
 from kvrelease.release.mode import Mode
 from kvrelease.release.sampling import detection_bound
 from kvrelease.verify.checks import BindingResult, Check, CheckId, CheckVerdict
@@ -146,6 +147,44 @@ def release_check(**changes: object) -> ReleaseCheck:
             tensors=TensorChanges(added=(), removed=(), changed=("model.norm.weight",), renamed=()),
             bound=None,
             seconds=0.25,
+        ),
+        changes,
+    )
+
+
+def adapter(name: str = "support", **changes: object) -> AdapterDigest:
+    return _changed(
+        AdapterDigest(
+            name=name,
+            digest="kvfp0-full/llama.1+adapter:" + "0123456789abcdef" * 4,
+            kv_name="kv1-" + "c" * 32,
+            content="kvfp0-adapter:" + "0123456789abcdef" * 4,
+            source=f"./adapters/{name}-v3",
+            tensors=120,
+            bytes=3_456_789,
+            config={"lora_alpha": 16, "peft_type": "LORA", "r": 8, "target_modules": ["q_proj", "v_proj"]},
+            uncounted={"base_model_name_or_path": "acme/support", "revision": None},
+        ),
+        changes,
+    )
+
+
+def lone_adapter(**changes: object) -> Fingerprint:
+    alone = adapter(kv_name=None, digest=adapter().content)
+    return _changed(
+        fingerprint(
+            release=release("support-v3", kv_name=None, source="./adapters/support v3"),
+            rule=Rule(
+                name=ADAPTER_RULE,
+                layers=None,
+                ties_embeddings=False,
+                is_quantized=False,
+                reason="it is an adapter without its base, and KV is made by both",
+            ),
+            layers=(),
+            adapters=(alone,),
+            tensors=120,
+            warnings=("it is an adapter without its base, and KV is made by both: so there is no kv name",),
         ),
         changes,
     )
@@ -457,4 +496,14 @@ def every_kind() -> dict[str, Artifact]:
         "record": record(),
         "verify": verify(),
         "demo": demo(),
+    }
+
+
+def every_page() -> dict[str, Artifact]:
+    """One artifact for each shape of page."""
+    return {
+        **every_kind(),
+        "fingerprint-adapters": fingerprint(adapters=(adapter(), adapter("billing", kv_name=None)), warnings=()),
+        "fingerprint-adapter": lone_adapter(),
+        "diff-adapters": diff(adapters=AdapterChanges(added=("billing",), changed=("support",))),
     }

@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "kvrelease"
 
-BOTTOM = {"errors", "artifacts", "config", "progress"}
+BOTTOM = {"errors", "artifacts", "config", "progress", "chain"}
 FOUNDATIONS = {"release", "workload", "engines", "ledger"}
 JOBS = {"prewarm", "verify", "stores"}
 
@@ -20,9 +20,11 @@ JOBS = {"prewarm", "verify", "stores"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "progress": set(),
+    "chain": set(),
     "artifacts": {"errors"},
     "config": {"errors", "artifacts"},
     **dict.fromkeys(FOUNDATIONS, BOTTOM),
+    "keys": {"errors", "chain", "release"},
     "binding": BOTTOM | FOUNDATIONS,
     **dict.fromkeys(JOBS, BOTTOM | FOUNDATIONS | {"binding"}),
     "demo": BOTTOM | FOUNDATIONS | {"binding"} | JOBS,
@@ -64,9 +66,13 @@ PURE = (
     "binding/runtime.py",
     "binding/settings.py",
     "workload/prefix_tree.py",
-    "workload/chain.py",
+    "chain.py",
     "release/diff.py",
+    "release/adapter_diff.py",
+    "release/adapter_fit.py",
     "release/impact.py",
+    "release/quantization.py",
+    "release/quantized_expectation.py",
     "report/document.py",
     "report/markdown.py",
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kvrelease.workload.chain import prefix_hashes
+from kvrelease.chain import prefix_hashes
 
 # What to do about entries that another release made.
 CLEAN_UP = (

@@ -63,7 +63,7 @@ def resolve_namespace(
     if release.kv_name is None:
         raise InputError(
             f"making a namespace for {release.source}: its fingerprint is not a full one, and only a full digest may "
-            "name a cache",
+            "name a cache; nor may that of weights without their config.json, or of an adapter without its base",
             hint=f"kvrelease fingerprint {shlex.quote(release.source)}",
         )
     if not _KV_NAME.match(release.kv_name):

@@ -219,3 +219,13 @@ ModeOption = Annotated[
         rich_help_panel=_HASHING,
     ),
 ]
+AdapterOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--adapter",
+        metavar="[NAME=]DIR",
+        help="A LoRA adapter that the model is served with; repeat for each. Its KV gets a name of its own. NAME: as it"
+        " is served, default the directory's.",
+        rich_help_panel=_RELEASE,
+    ),
+]

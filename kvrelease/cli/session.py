@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kvrelease.progress import Progress
     from kvrelease.release.fingerprint import Fingerprint
     from kvrelease.release.memo import Memo
+    from kvrelease.release.source import Source
     from kvrelease.verify.record import Record
     from kvrelease.verify.run import Twins
     from kvrelease.workload.prompt_set import PromptSet
@@ -135,6 +136,34 @@ def read_release(what: str | None, *, option: str, jobs: int | None, no_memo: bo
             hint=f"add {option} MODEL_DIRECTORY (or a saved fingerprint)",
         )
     return load_release(what, jobs=jobs, memo=open_memo(no_memo=no_memo), progress=progress)
+
+
+def adapter_sources(texts: Sequence[str]) -> dict[str, Source]:
+    """`[NAME=]DIR` texts as name → open source of an adapter, in their order.
+
+    Raises:
+        UsageError: an empty name or directory, or a name twice.
+        NotFound: nothing is there.
+    """
+    from kvrelease.release.address import open_source  # noqa: PLC0415 - late
+
+    found: dict[str, Source] = {}
+    for text in texts:
+        name, separator, what = text.partition("=")
+        # A path or an address may hold an "=" of its own; a name holds no "/", and does not lie on disk.
+        is_named = bool(separator) and "/" not in name and not Path(text).exists()
+        if is_named and (not name or not what):
+            raise UsageError(
+                f"--adapter {text}: not of the form NAME=DIR", hint="for example: --adapter support=./lora"
+            )
+        source = open_source(what if is_named else text)
+        name = name if is_named else source.origin.name
+        if name in found:
+            raise UsageError(
+                f"--adapter names {name!r} twice: one name is served by one adapter", hint="give each its own NAME=DIR"
+            )
+        found[name] = source
+    return found
 
 
 @asynccontextmanager

@@ -6,14 +6,13 @@ A block is plain bytes with a shape, so that a cache can outlive the library tha
 from __future__ import annotations
 
 import logging
-import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 import msgspec
-from blake3 import blake3
 
+from kvrelease.chain import block_keys
 from kvrelease.engines.block_files import BlockFiles
 from kvrelease.engines.blocks import Block, BlockShape
 from kvrelease.errors import DamagedFile
@@ -22,10 +21,6 @@ logger = logging.getLogger(__name__)
 
 # 1 GiB holds about 25 distinct 850-token prompts of SmolLM2-135M in float32 (46 KB a token).
 DEFAULT_CACHE_BYTES = 1024 * 1024 * 1024
-
-# The two contexts separate the hash of a root from that of a block; a change of either encoding needs another number.
-_ROOT_CONTEXT = "kvrelease local block chain v1 root"
-_BLOCK_CONTEXT = "kvrelease local block chain v1 block"
 
 
 def cacheable_blocks(prompt_tokens: int, block_tokens: int) -> int:
@@ -52,29 +47,16 @@ class KeyScheme(msgspec.Struct, frozen=True, kw_only=True):
             token_ids: [tokens], each 0 .. 2**32 - 1.
             block_tokens: tokens of a block, >= 1; part of the key.
             salt: the request's key space.
-
-        Source: BLAKE3 in key derivation mode, https://github.com/BLAKE3-team/BLAKE3-specs (section 2.3).
         """
-        seeds = (self.namespace, salt if self.honours_salt else None)
-        root = struct.pack("<I", block_tokens) + b"".join(_length_prefixed(seed) for seed in seeds)
-        parent = blake3(root, derive_key_context=_ROOT_CONTEXT).digest()
-        keys = []
-        for start in range(0, len(token_ids) - block_tokens + 1, block_tokens):
-            block = struct.pack(f"<{block_tokens}I", *token_ids[start : start + block_tokens])
-            parent = blake3(parent + block, derive_key_context=_BLOCK_CONTEXT).digest()
-            keys.append(parent)
-        return tuple(keys)
+        return block_keys(
+            token_ids,
+            block_tokens=block_tokens,
+            namespace=self.namespace,
+            salt=salt if self.honours_salt else None,
+        )
 
 
 TOKENS_ONLY = KeyScheme()
-
-
-def _length_prefixed(text: str | None) -> bytes:
-    """Unambiguous bytes of an optional text: absent and empty differ."""
-    if text is None:
-        return b"\x00"
-    data = text.encode()
-    return b"\x01" + struct.pack("<Q", len(data)) + data
 
 
 class CachedPrefix(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,6 +34,19 @@ class TensorChanges(msgspec.Struct, frozen=True, kw_only=True):
     renamed: tuple[Renamed, ...]
 
 
+class AdapterChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """Names of adapters, sorted; a changed one makes other KV with its base than it did under that name before."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.added) + len(self.removed) + len(self.changed)
+
+
 def compare_digests(old: str | None, new: str | None) -> Sameness:
     """Whether two digests say the same; unknown where their algorithms differ.
 
@@ -69,6 +82,26 @@ def compare_samples(old: Fingerprint, new: Fingerprint) -> Sameness:
     if old.fast is None or new.fast is None:
         return Sameness.UNKNOWN
     return compare_digests(old.fast, new.fast)
+
+
+def compare_adapters(old: Fingerprint, new: Fingerprint) -> AdapterChanges:
+    """The adapters by the names under which they are served.
+
+    Where the bases were digested in different ways, only adapters that differ by themselves are known to be others.
+    """
+    before, after = ({adapter.name: adapter for adapter in side.adapters} for side in (old, new))
+
+    def is_changed(name: str) -> bool:
+        sameness = compare_digests(before[name].digest, after[name].digest)
+        if sameness is Sameness.UNKNOWN:
+            sameness = compare_digests(before[name].content, after[name].content)
+        return sameness is Sameness.CHANGED
+
+    return AdapterChanges(
+        added=tuple(sorted(after.keys() - before.keys())),
+        removed=tuple(sorted(before.keys() - after.keys())),
+        changed=tuple(sorted(name for name in before.keys() & after.keys() if is_changed(name))),
+    )
 
 
 def compare_tensors(old: Fingerprint, new: Fingerprint) -> TensorChanges:

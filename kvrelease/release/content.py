@@ -13,6 +13,7 @@ from kvrelease.release.checkpoint import Checkpoint, FileRole, ReleaseFile, read
 from kvrelease.release.gguf_model import holds_gguf, read_gguf_model
 from kvrelease.release.impact import Rule, rule_for, rule_without
 from kvrelease.release.model_config import CONFIG_NAME, ModelConfig, read_model_config
+from kvrelease.release.quantization import SIDE_FILES
 from kvrelease.release.small_files import read_bytes
 from kvrelease.release.source import Source
 from kvrelease.release.tokenizer import TextSide, embedded_text_side, read_text_side
@@ -75,7 +76,8 @@ def _read_safetensors(source: Source) -> Content:
     config = _read_config(source)
     code = _read_code(source, config)
     text_side = read_text_side(source, model_config=None if config is None else config.entries)
-    named = [] if config is None else [(CONFIG_NAME, FileRole.CONFIG)]
+    configurations = [] if config is None else [CONFIG_NAME, *_side_files(source)]
+    named = [(name, FileRole.CONFIG) for name in configurations]
     named += [(name, FileRole.CODE) for name in code]
     beside = [release_file(source.file(name), role) for name, role in named]
     return Content(
@@ -121,13 +123,18 @@ def _weight_files(checkpoint: Checkpoint) -> list[ReleaseFile]:
 def _read_config(source: Source) -> ModelConfig | None:
     """The configuration; None only for a single file that has none beside it."""
     if CONFIG_NAME in source.names():
-        return read_model_config(source.file(CONFIG_NAME))
+        return read_model_config(source.file(CONFIG_NAME), beside=[source.file(name) for name in _side_files(source)])
     if source.single_file is not None:
         return None
     raise NotFound(
         f"reading {source.where}: it holds weights, but no {CONFIG_NAME}, without which no engine can load them",
         hint=f"copy the {CONFIG_NAME} that belongs to the weights beside them",
     )
+
+
+def _side_files(source: Source) -> list[str]:
+    """Files beside `config.json` that say how the checkpoint is quantised."""
+    return [name for name in SIDE_FILES if name in source.names()]
 
 
 def _read_code(source: Source, config: ModelConfig | None) -> dict[str, str]:

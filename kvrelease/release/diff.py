@@ -8,11 +8,19 @@ from collections.abc import Sequence
 import msgspec
 
 from kvrelease.artifacts import Artifact, ReleaseRef, Verdict
+from kvrelease.release.adapter_diff import adapter_notes, adapter_reasons
 from kvrelease.release.checkpoint import listed
-from kvrelease.release.comparison import Sameness, TensorChanges, compare_parts, compare_tensors
+from kvrelease.release.comparison import (
+    AdapterChanges,
+    Sameness,
+    TensorChanges,
+    compare_adapters,
+    compare_parts,
+    compare_tensors,
+)
 from kvrelease.release.content import Format
 from kvrelease.release.fingerprint import Fingerprint
-from kvrelease.release.impact import config_affects_kv, tensor_impact
+from kvrelease.release.impact import ADAPTER_RULE, config_affects_kv, tensor_impact
 from kvrelease.release.mode import Mode
 from kvrelease.release.model_config import KeyEffect, key_effect, same_value
 
@@ -75,6 +83,7 @@ class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
         config: which canonical configuration keys differ.
         drift: how far tensors moved; empty where it was not computed.
         summary: one sentence for humans.
+        adapters: which adapters differ in what they make with their base.
     """
 
     old: ReleaseRef
@@ -86,6 +95,7 @@ class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
     drift: tuple[Drift, ...]
     summary: str
     unknown: tuple[str, ...] = ()
+    adapters: AdapterChanges = AdapterChanges()
 
 
 def diff_fingerprints(old: Fingerprint, new: Fingerprint) -> Diff:
@@ -97,7 +107,11 @@ def diff_fingerprints(old: Fingerprint, new: Fingerprint) -> Diff:
     config = _compare_config(old, new)
     # Two formats store the tokenizer in two ways; of the text side only templates are one text in both.
     told = changed if old.format is new.format else tuple(name for name in changed if name == "template")
+    adapters = compare_adapters(old, new)
     kv = _judge(old, new, told, tensors, config)
+    if kv.status is KvStatus.VALID and adapters.changed:
+        kv = _impact(KvStatus.INVALID, kv.layers, 0, (*adapter_reasons(old, new, adapters), *kv.reasons))
+    kv = msgspec.structs.replace(kv, reasons=(*kv.reasons, *adapter_notes(adapters)))
     return Diff(
         old=old.release,
         release=new.release,
@@ -107,7 +121,8 @@ def diff_fingerprints(old: Fingerprint, new: Fingerprint) -> Diff:
         kv=kv,
         config=config,
         drift=(),
-        summary=_summary(told, unknown, tensors, config, kv),
+        summary=_summary(told, unknown, tensors, config, kv, adapters=adapters),
+        adapters=adapters,
     )
 
 
@@ -177,21 +192,32 @@ def _impact(status: KvStatus, layers: int | None, valid: int | None, reasons: tu
 
 
 def _why_not_comparable(old: Fingerprint, new: Fingerprint) -> str | None:
-    if Mode.FAST in (old.mode, new.mode):
-        return "a fast fingerprint may miss a change, so it cannot say that old KV is valid"
-    if old.format is not new.format:
-        return (
-            f"the old release is {old.format}, the new one {new.format}: a conversion renames tensors and may reorder "
-            "or quantise them, so digests of the two say nothing about each other"
-        )
-    if old.config is None or new.config is None:
-        return "one side has no config.json, on which KV depends too"
-    if old.rule.name != new.rule.name:
-        return f"the releases follow different dependency rules, {old.rule.name} and {new.rule.name}"
     before, after = (side.digests.kv.partition(":")[0] for side in (old, new))
-    if before != after:
-        return f"the kv digests were made by different algorithms, {before} and {after}: fingerprint both again"
-    return None
+    obstacles = (
+        (
+            ADAPTER_RULE in (old.rule.name, new.rule.name),
+            "one side is an adapter without its base, and KV is made by both: give base and adapter on both sides",
+        ),
+        (
+            Mode.FAST in (old.mode, new.mode),
+            "a fast fingerprint may miss a change, so it cannot say that old KV is valid",
+        ),
+        (
+            old.format is not new.format,
+            f"the old release is {old.format}, the new one {new.format}: a conversion renames tensors and may reorder "
+            "or quantise them, so digests of the two say nothing about each other",
+        ),
+        (old.config is None or new.config is None, "one side has no config.json, on which KV depends too"),
+        (
+            old.rule.name != new.rule.name,
+            f"the releases follow different dependency rules, {old.rule.name} and {new.rule.name}",
+        ),
+        (
+            before != after,
+            f"the kv digests were made by different algorithms, {before} and {after}: fingerprint both again",
+        ),
+    )
+    return next((why for is_one, why in obstacles if is_one), None)
 
 
 def _harmless(tensors: TensorChanges, config: Sequence[ConfigChange]) -> list[str]:
@@ -272,6 +298,8 @@ def _summary(
     tensors: TensorChanges,
     config: Sequence[ConfigChange],
     kv: KvImpact,
+    *,
+    adapters: AdapterChanges,
 ) -> str:
     what = []
     if names := _all_names(tensors):
@@ -282,11 +310,15 @@ def _summary(
         what.append(_count(len(config), "configuration key"))
     words = {"tokenizer": "the tokenizer", "template": "the chat template", "generation": "the generation defaults"}
     what += [word for name, word in words.items() if name in changed]
+    if adapters.count:
+        what.append(_count(adapters.count, "adapter"))
     unchanged = "no change was seen" if unknown else "nothing that counts changed"
     changes = f"{', '.join(what)} changed" if what else unchanged
     match kv.status:
         case KvStatus.VALID:
             return f"Old KV stays valid in every layer: {changes}."
+        case KvStatus.INVALID if "kv" not in changed:
+            return f"Old KV is invalid for the adapters {listed(adapters.changed)}, and valid without them: {changes}."
         case KvStatus.INVALID:
             kept = f" (the first {_count(kv.valid_layers, 'layer')} would still agree)" if kv.valid_layers else ""
             return f"Old KV is invalid from layer {kv.first_invalid_layer} on{kept}: {changes}."

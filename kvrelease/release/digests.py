@@ -14,6 +14,8 @@ from kvrelease.release.sampling import FAST_ALGORITHM
 
 FULL_ALGORITHM = "kvfp0-full"
 CONFIG_ALGORITHM = "kvfp0-config"
+ADAPTER_ALGORITHM = "kvfp0-adapter"
+ADAPTER_CONFIG_ALGORITHM = "kvfp0-adapter-config"
 
 
 def algorithm_of(mode: Mode) -> str:
@@ -91,6 +93,29 @@ def kv_digests(
         layers.append(LayerDigest(layer=layer, digest=f"{algorithm}:{running}"))
     kv = f"{algorithm}:{digest_of(f'{algorithm} kv', [bytes.fromhex(running)])}"
     return kv, tuple(layers) if rule.layers is not None else ()
+
+
+def adapter_config_digest(entries: JsonObject) -> str:
+    """Digest of the canonical configuration of an adapter."""
+    return f"{ADAPTER_CONFIG_ALGORITHM}:{digest_of(ADAPTER_CONFIG_ALGORITHM, [encode_json(entries)])}"
+
+
+def adapter_digest(payloads: Mapping[str, str], entries: JsonObject) -> str:
+    """Digest of an adapter: all of its tensors, and its canonical configuration."""
+    return f"{ADAPTER_ALGORITHM}:{digest_of(ADAPTER_ALGORITHM, [encode_json(entries), *_tensor_fields(payloads)])}"
+
+
+def adapted_kv_digest(base_kv: str, adapter: str) -> str:
+    """Digest of what KV of base and adapter together depends on; its algorithm's name tells both.
+
+    Args:
+        base_kv: kv digest of the base, `algorithm:hex`.
+        adapter: digest of the adapter, `algorithm:hex`.
+    """
+    rule, _, base_hex = base_kv.partition(":")
+    algorithm = f"{rule}+adapter"
+    fields = [bytes.fromhex(base_hex), bytes.fromhex(adapter.partition(":")[2])]
+    return f"{algorithm}:{digest_of(f'{algorithm} kv', fields)}"
 
 
 def release_digest(parts: Mapping[str, str | None], *, algorithm: str = FULL_ALGORITHM) -> str:

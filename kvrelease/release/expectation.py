@@ -12,6 +12,7 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.release.checkpoint import listed
 from kvrelease.release.impact import EMBEDDINGS, OUTPUT_LAYER, Rule
 from kvrelease.release.model_config import ModelConfig
+from kvrelease.release.quantized_expectation import quantized_disagreements
 from kvrelease.release.weights import StoredTensor
 
 _SAFETENSORS_DTYPE = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
@@ -78,7 +79,7 @@ def disagreements(config: ModelConfig, rule: Rule, tensors: Mapping[str, StoredT
             f"{len(recast)} tensors are {', '.join(found)} where config.json says {config.entries.get('dtype')}: "
             "engines convert them when they load"
         )
-    return warnings
+    return [*warnings, *quantized_disagreements(config.entries, rule, tensors)]
 
 
 def _promised_dtype(entries: JsonObject) -> str | None:

@@ -12,6 +12,7 @@ from kvrelease import artifacts
 from kvrelease.artifacts import Artifact, JsonObject, ReleaseRef
 from kvrelease.errors import DamagedFile
 from kvrelease.progress import Progress, silent
+from kvrelease.release.adapter import AdapterDigest, is_adapter
 from kvrelease.release.address import open_saved, open_source
 from kvrelease.release.checkpoint import Checkpoint, ReleaseFile, listed
 from kvrelease.release.content import Format, read_content
@@ -61,20 +62,6 @@ class Digests(msgspec.Struct, frozen=True, kw_only=True):
     generation: str | None
 
 
-class AdapterDigest(msgspec.Struct, frozen=True, kw_only=True):
-    """One LoRA adapter of a release.
-
-    Attributes:
-        name: as it is served.
-        digest: `algorithm:hex`.
-        kv_name: of KV made by base and adapter together.
-    """
-
-    name: str
-    digest: str
-    kv_name: str
-
-
 class Fingerprint(Artifact, frozen=True, kw_only=True, tag="kvrelease/fingerprint"):
     """What a release is.
 
@@ -86,7 +73,7 @@ class Fingerprint(Artifact, frozen=True, kw_only=True, tag="kvrelease/fingerprin
             None in an artifact that was saved before it existed.
         stored: digest of the hashes that the place itself states of the weight files (stored.py): equal means equal
             weights, different means nothing. None where it states none.
-        adapters: LoRA adapters.
+        adapters: LoRA adapters that it is served with; an adapter without its base is its own only one.
         rule: the dependency rule, with the reason where none applies.
         layers: cumulative digest of each layer's KV; empty where the rule knows no layers.
         tensors: number of tensors in the digests.
@@ -138,9 +125,10 @@ def load_release(
     """The fingerprint of whatever a user may call a release.
 
     Args:
-        what: a model directory, one `.safetensors` or `.gguf` file, or a saved fingerprint (`kvrelease.json`); each of
-            them also in an object store (`s3://`, `gs://`); or a model on the Hub (`hf:org/name@revision`).
-        mode: how much of the tensors is read; a saved fingerprint stays what it is.
+        what: a model directory, one `.safetensors` or `.gguf` file, an adapter's directory, or a saved fingerprint
+            (`kvrelease.json`); each of them also in an object store (`s3://`, `gs://`); or a model on the Hub
+            (`hf:org/name@revision`).
+        mode: how much of the tensors is read; an adapter is always read whole, a saved fingerprint stays what it is.
         memo: of earlier runs; None to hash everything, and to remember nothing.
         jobs: threads to hash with; None for as many as are worthwhile here.
         name: overrides the release's own.
@@ -162,9 +150,12 @@ def load_release(
             saved.release, name=name or saved.release.name, version=version or saved.release.version
         )
         return msgspec.structs.replace(saved, release=release)
-    return fingerprint_source(
-        open_source(what), mode=mode, memo=memo, jobs=jobs, name=name, version=version, progress=progress
-    )
+    source = open_source(what)
+    if is_adapter(source):
+        from kvrelease.release.adapted import fingerprint_adapter  # noqa: PLC0415 - late: it makes a Fingerprint
+
+        return fingerprint_adapter(source, memo=memo, jobs=jobs, name=name, version=version, progress=progress)
+    return fingerprint_source(source, mode=mode, memo=memo, jobs=jobs, name=name, version=version, progress=progress)
 
 
 def fingerprint_source(

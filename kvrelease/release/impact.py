@@ -14,46 +14,46 @@ import msgspec
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.release.model_config import DEFAULTS, KeyEffect, ModelConfig, key_effect
+from kvrelease.release.quantization import KV_SCALES, PARAMETERS, is_quantized
 
 LLAMA_RULE = "llama.1"
 ALL_RULE = "all.1"
+# Of an adapter without its base: its digest names no KV.
+ADAPTER_RULE = "adapter.1"
 
 EMBEDDINGS = "model.embed_tokens.weight"
 OUTPUT_LAYER = "lm_head.weight"
 # The deepest published models of the family have 126; a hostile configuration must not make a million digests.
 MAX_LAYERS = 10_000
 
-_LAYER_TENSOR = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,5})\.([a-z_.]+)\.(weight|bias)\Z")
+_LAYER_TENSOR = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,5})\.(.+)\Z", re.DOTALL)
 # Read by the layer's own K and V. A fused projection holds K.
-_KV_PARTS = frozenset(
-    {
-        "input_layernorm",
-        "self_attn.k_proj",
-        "self_attn.v_proj",
-        "self_attn.k_norm",
-        "self_attn.qkv_proj",
-        "self_attn.kv_proj",
-    }
-)
-_QUERY_PARTS = frozenset({"self_attn.q_proj", "self_attn.q_norm"})
+_KV_NORMS = frozenset({"input_layernorm", "self_attn.k_norm"})
+_KV_PROJECTIONS = frozenset({"self_attn.k_proj", "self_attn.v_proj", "self_attn.qkv_proj", "self_attn.kv_proj"})
+_QUERY_NORMS = frozenset({"self_attn.q_norm"})
+_QUERY_PROJECTIONS = frozenset({"self_attn.q_proj"})
 # Read after the layer's attention has its K and V.
-_LATER_PARTS = frozenset(
-    {
-        "self_attn.o_proj",
-        "post_attention_layernorm",
-        "mlp.gate_proj",
-        "mlp.up_proj",
-        "mlp.down_proj",
-        "mlp.gate_up_proj",
-    }
+_LATER_NORMS = frozenset({"post_attention_layernorm"})
+_LATER_PROJECTIONS = frozenset(
+    {"self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "mlp.gate_up_proj"}
 )
+_KV_PARTS = _KV_NORMS | _KV_PROJECTIONS
+_QUERY_PARTS = _QUERY_NORMS | _QUERY_PROJECTIONS
+_LATER_PARTS = _LATER_NORMS | _LATER_PROJECTIONS
+_PARTS = _KV_PARTS | _QUERY_PARTS | _LATER_PARTS
+# Outside the layers; quantised in some checkpoints.
+_EMBEDDINGS_PART = EMBEDDINGS.removesuffix(".weight")
+_OUTPUT_PART = OUTPUT_LAYER.removesuffix(".weight")
+# What a checkpoint that is not quantised stores of a part; norms have no more in quantised ones.
+_PLAIN_PARAMETERS = frozenset({"weight", "bias"})
+_NORMS = _KV_NORMS | _QUERY_NORMS | _LATER_NORMS
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """The dependency rule of one release.
 
     Attributes:
-        name: `llama.1` or `all.1`; part of the kv digest's algorithm name.
+        name: `llama.1` or `all.1`, part of the kv digest's algorithm name; `adapter.1` for an adapter without its base.
         layers: of the model; None under `all.1`, which knows no layers.
         ties_embeddings: the output layer is the embeddings.
         is_quantized: the checkpoint says how its weights are quantised.
@@ -92,7 +92,7 @@ def rule_for(config: ModelConfig | None) -> Rule:
         name=LLAMA_RULE if has_rule else ALL_RULE,
         layers=layers if has_rule and isinstance(layers, int) else None,
         ties_embeddings=entries.get("tie_word_embeddings") is True,
-        is_quantized="quantization_config" in entries,
+        is_quantized=is_quantized(entries),
         reason=reason,
     )
 
@@ -134,9 +134,8 @@ def tensor_impact(name: str, rule: Rule) -> TensorImpact:
     match = _LAYER_TENSOR.match(name)
     if match is None:
         return _outside_layers(name, rule)
-    layer, part = int(match[1]), match[2]
-    if layer >= rule.layers:
-        return _UNKNOWN_TENSOR
+    layer = int(match[1])
+    part = _part_of(match[2], rule) if layer < rule.layers else None
     # Engines fuse Q with K and V, and a quantised fused matrix may share one scale: then Q reaches its own layer's K.
     if part in _KV_PARTS or (part in _QUERY_PARTS and rule.is_quantized):
         return TensorImpact(first_layer=layer)
@@ -145,17 +144,35 @@ def tensor_impact(name: str, rule: Rule) -> TensorImpact:
     return _UNKNOWN_TENSOR
 
 
+def _part_of(name: str, rule: Rule) -> str | None:
+    """The part of a layer whose parameter a name (below the layer) is; None where the rule does not know it."""
+    if name in KV_SCALES:
+        return "self_attn.k_proj"  # cached K and V are divided by it, whatever the checkpoint hangs it on
+    owner, _, rest = name.partition(".")
+    if owner in _PARTS:
+        return owner if _is_parameter(rest, of_norm=owner in _NORMS, rule=rule) else None
+    module, _, parameter = rest.partition(".")
+    part = f"{owner}.{module}"
+    return part if part in _PARTS and _is_parameter(parameter, of_norm=part in _NORMS, rule=rule) else None
+
+
+def _is_parameter(name: str, *, of_norm: bool, rule: Rule) -> bool:
+    return name in _PLAIN_PARAMETERS or (rule.is_quantized and not of_norm and name in PARAMETERS)
+
+
 def _outside_layers(name: str, rule: Rule) -> TensorImpact:
-    match name:
-        case "model.embed_tokens.weight":
-            return TensorImpact(first_layer=0)
-        case "model.norm.weight":
-            return TensorImpact(first_layer=None)
-        case "lm_head.weight":
-            # Tied but stored apart, with other bytes: which of the two an engine keeps as embeddings is its own affair.
-            return TensorImpact(first_layer=0 if rule.ties_embeddings else None)
-        case _:
-            return _UNKNOWN_TENSOR
+    if name == "model.norm.weight":
+        return TensorImpact(first_layer=None)
+    if name == EMBEDDINGS or _is_quantized_parameter(name, of=_EMBEDDINGS_PART, rule=rule):
+        return TensorImpact(first_layer=0)
+    if name == OUTPUT_LAYER or _is_quantized_parameter(name, of=_OUTPUT_PART, rule=rule):
+        # Tied but stored apart, with other bytes: which of the two an engine keeps as embeddings is its own affair.
+        return TensorImpact(first_layer=0 if rule.ties_embeddings else None)
+    return _UNKNOWN_TENSOR
+
+
+def _is_quantized_parameter(name: str, *, of: str, rule: Rule) -> bool:
+    return rule.is_quantized and name.startswith(f"{of}.") and name.removeprefix(f"{of}.") in PARAMETERS
 
 
 def config_affects_kv(key: str, rule: Rule) -> bool:

@@ -9,12 +9,13 @@ values that only say the default. Sources: transformers 5.24.0, models/{llama,mi
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.release.canonical import encode_json
+from kvrelease.release.quantization import QUANTIZATION_KEY, SIDE_FILES, canonical_quantization
 from kvrelease.release.small_files import read_json_object
 from kvrelease.release.source import SourceFile
 
@@ -116,7 +117,9 @@ _HARMLESS = frozenset(
     }
 )
 # Known beyond the defaults' keys: they choose what is computed, or how the weights are stored.
-_AFFECTING = frozenset({"auto_map", "is_llama_config", "model_type", "rope_interleaved", "rope_theta", "use_mrope"})
+_AFFECTING = frozenset(
+    {"auto_map", "is_llama_config", "model_type", "rope_interleaved", "rope_theta", "use_mrope", *SIDE_FILES}
+)
 
 _LENGTH_SCALED_ROPE = ("llama3", "yarn", "longrope")
 _DEFAULT_ROPE_THETA = 10000.0
@@ -160,24 +163,35 @@ def same_value(left: object, right: object) -> bool:
     return encode_json(left) == encode_json(right)
 
 
-def read_model_config(file: SourceFile) -> ModelConfig:
+def read_model_config(file: SourceFile, *, beside: Sequence[SourceFile] = ()) -> ModelConfig:
     """The canonical configuration in a file.
+
+    Args:
+        file: `config.json`.
+        beside: those of `quantization.SIDE_FILES` that lie beside it.
 
     Raises:
         NotFound: no such file.
         DamagedFile: not a JSON object, a key twice, too deep or too large.
         InputError: it cannot be read.
     """
-    return canonical_config(read_json_object(file))
+    return canonical_config(read_json_object(file), beside={side.name: read_json_object(side) for side in beside})
 
 
-def canonical_config(raw: JsonObject) -> ModelConfig:
-    """The canonical form of a configuration. Model types without a table keep all that is not dropped."""
+def canonical_config(raw: JsonObject, *, beside: Mapping[str, JsonObject] | None = None) -> ModelConfig:
+    """The canonical form of a configuration. Model types without a table keep all that is not dropped.
+
+    Args:
+        raw: of `config.json`.
+        beside: file name → content of `quantization.SIDE_FILES`; each becomes an entry under its name.
+    """
     version = raw.get("transformers_version")
     model_type = raw.get("model_type")
     entries: JsonObject = {key: value for key, value in raw.items() if key not in _DROPPED}
     warnings: list[str] = []
     _rename_dtype(entries, warnings)
+    _unify_quantization(entries)
+    entries |= {name: canonical_quantization(content) for name, content in (beside or {}).items()}
     defaults = DEFAULTS.get(model_type) if isinstance(model_type, str) else None
     if defaults is not None:
         _unify_rope(entries, warnings)
@@ -204,6 +218,14 @@ def _rename_dtype(entries: JsonObject, warnings: list[str]) -> None:
         entries["dtype"] = dtype.removeprefix("torch.") if isinstance(dtype, str) else dtype
     else:
         entries.pop("dtype", None)
+
+
+def _unify_quantization(entries: JsonObject) -> None:
+    """`compression_config`, as early compressed-tensors wrote it, is a `quantization_config`; vLLM reads them alike."""
+    if entries.get(QUANTIZATION_KEY) is None and isinstance(entries.get("compression_config"), dict):
+        entries[QUANTIZATION_KEY] = entries.pop("compression_config")
+    if isinstance(raw := entries.get(QUANTIZATION_KEY), dict):
+        entries[QUANTIZATION_KEY] = canonical_quantization(raw)
 
 
 def _unify_rope(entries: JsonObject, warnings: list[str]) -> None:

@@ -80,6 +80,10 @@ def read_safetensors(file: SourceFile, *, max_header_bytes: int = MAX_HEADER_BYT
 
 def _header_length(head: bytes, where: str, file_bytes: int) -> int:
     """The header's length in bytes, after a look at what else the file could be."""
+    length = int.from_bytes(head[:_LENGTH_BYTES], "little")
+    first = head[_LENGTH_BYTES : _LENGTH_BYTES + 1]
+    if first == b"{" and 2 <= length <= file_bytes - _LENGTH_BYTES:
+        return length  # first of all: a length can begin with the magic of another format (896: 80 03, a pickle's)
     text = head.lstrip().lower()
     if not head:
         raise DamagedFile(f"reading {where}: the file is empty", hint="copy or download it again")
@@ -103,17 +107,13 @@ def _header_length(head: bytes, where: str, file_bytes: int) -> int:
         raise DamagedFile(
             f"reading {where}: {len(head)} bytes are no safetensors file", hint="copy or download it again"
         )
-    length = int.from_bytes(head[:_LENGTH_BYTES], "little")
-    first = head[_LENGTH_BYTES : _LENGTH_BYTES + 1]
     if first not in (b"{", b""):
         raise DamagedFile(f"reading {where}: not a safetensors file: no JSON header after the first 8 bytes")
-    if length < 2 or length > file_bytes - _LENGTH_BYTES:
-        raise DamagedFile(
-            f"reading {where}: not a safetensors file, or cut off: it announces a header of {length} bytes and has "
-            f"{file_bytes} bytes in all",
-            hint="copy or download it again",
-        )
-    return length
+    raise DamagedFile(
+        f"reading {where}: not a safetensors file, or cut off: it announces a header of {length} bytes and has "
+        f"{file_bytes} bytes in all",
+        hint="copy or download it again",
+    )
 
 
 def _parse_header(header: bytes | bytearray, where: str) -> dict[str, _Entry]:

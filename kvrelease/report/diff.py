@@ -24,6 +24,7 @@ def diff_document(found: Diff) -> Document:
                     f"{len(tensors.changed)} changed, {len(tensors.added)} added, {len(tensors.removed)} removed, "
                     f"{len(tensors.renamed)} renamed",
                 ),
+                *_adapters(found),
                 ("old", f"{found.old.source} ({found.old.kv_name or 'no kv name'})"),
                 ("new", f"{found.release.source} ({found.release.kv_name or 'no kv name'})"),
             )
@@ -52,3 +53,10 @@ def tensor_lines(tensors: TensorChanges) -> tuple[str, ...]:
     ]
     rest = [f"… and {len(lines) - SHOWN} more (all of them in --format json)"] if len(lines) > SHOWN else []
     return (*lines[:SHOWN], *rest)
+
+
+def _adapters(found: Diff) -> tuple[tuple[str, str], ...]:
+    """A row about adapters, where there are any changes."""
+    kinds = (("changed", found.adapters.changed), ("added", found.adapters.added), ("removed", found.adapters.removed))
+    text = ", ".join(f"{name} {kind}" for kind, names in kinds for name in names)
+    return (("adapters", text),) if text else ()

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from kvrelease.workload.chain import TOKEN_BYTES, pack_tokens
+from kvrelease.chain import TOKEN_BYTES, pack_tokens
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):

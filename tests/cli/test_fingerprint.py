@@ -70,7 +70,7 @@ def test_a_fast_fingerprint_is_no_release_to_bind_to(kv: Kv, model: Path, argv: 
     engine = ["--release", "fast.json", "--engine-url", "http://127.0.0.1:1", "--prompts", "prompts.yaml"]
     result = kv(*argv, *(engine if len(argv) == 1 else []))
     assert result.code == 4
-    assert "not a full one, and only a full digest may name a cache" in result.errors[0]
+    assert "not a full one, and only a full digest may name a cache;" in result.errors[0]
     assert "next: kvrelease fingerprint" in result.err
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import struct
@@ -67,21 +68,72 @@ def weights_digest(directory: Path) -> str:
     return "kvfp0-full:" + digest("kvfp0-full weights", pairs(payloads(directory))).hex()
 
 
-def kv_digest(directory: Path, *, layers: int, harmless: set[str], canonical: dict[str, object]) -> str:
-    """For an untied, unquantised llama without code of its own."""
+# docs/kv-impact.md: what is stored of a quantised projection, and what scales the cached K and V of a layer.
+STORED = [
+    r"qweight",
+    r"qzeros",
+    r"scales",
+    r"g_idx",
+    r"act_global_scale",
+    r"weight_scale",
+    r"weight_scale_inv",
+    r"input_scale",
+    r"activation_scale",
+    r"input_scale_ub",
+    r"weight_packed",
+    r"weight_shape",
+    r"weight_zero_point",
+    r"weight_g_idx",
+    r"weight_global_scale",
+    r"weight_scale_2",
+    r"input_zero_point",
+    r"input_global_scale",
+    r"input_scale_2",
+    r"pre_quant_scale",
+    r"output_scale",
+    r"output_zero_point",
+    r"SCB",
+    r"weight_format",
+    r"weight\.absmax",
+    r"weight\.quant_map",
+    r"weight\.nested_absmax",
+    r"weight\.nested_quant_map",
+    r"weight\.quant_state\.bitsandbytes__(?:nf4|fp4)",
+]
+KV_SCALE = r"self_attn\.(?:attn\.)?(?:[qkv]_scale|[qkv]_zero_point|kv_scale|prob_scale|prob_output_scale)"
+KV_SCALE += r"|self_attn\.(?:k_proj\.k_scale|v_proj\.v_scale|qkv_proj\.[kv]_scale)"
+NORM = r"input_layernorm|post_attention_layernorm|self_attn\.[qk]_norm"
+PROJECTION = r"self_attn\.(?:[qkvo]|qkv|kv)_proj|mlp\.(?:gate|up|down|gate_up)_proj"
+
+
+def first_layer(name: str, *, is_quantized: bool) -> int | None:
+    """The first layer whose KV the tensor may touch, for an untied llama; None for none. Unknown names touch all."""
+    more = f"|{'|'.join(STORED)}" if is_quantized else ""
+    if re.fullmatch(rf"model\.norm\.weight|lm_head\.(?:weight{more})", name):
+        return None
+    found = re.fullmatch(r"model\.layers\.(\d+)\.(.*)", name)
+    if not found:
+        return 0
+    layer, rest = int(found[1]), found[2]
+    if re.fullmatch(KV_SCALE, rest):
+        return layer
+    part = re.fullmatch(rf"(?:({NORM})\.(?:weight|bias))|(?:({PROJECTION})\.(?:weight|bias{more}))", rest)
+    if not part:
+        return 0
+    own = r"input_layernorm|self_attn\.(?:k_norm|k_proj|v_proj|qkv_proj|kv_proj)"
+    own += r"|self_attn\.(?:q_proj|q_norm)" if is_quantized else ""
+    return layer if re.fullmatch(own, part[1] or part[2]) else layer + 1
+
+
+def kv_digest(
+    directory: Path, *, layers: int, harmless: set[str], canonical: dict[str, object], is_quantized: bool = False
+) -> str:
+    """For an untied llama without code of its own."""
     counted = {key: item for key, item in canonical.items() if key not in harmless}
     running = digest("kvfp0-full/llama.1 configuration", [value(counted)])
-    touched: dict[int, dict[str, bytes]] = {}
+    touched: dict[int | None, dict[str, bytes]] = {}
     for name, payload in payloads(directory).items():
-        found = re.fullmatch(r"model\.layers\.(\d+)\.(.*)\.weight", name)
-        if found:
-            reads_kv = found[2] in ("input_layernorm", "self_attn.k_proj", "self_attn.v_proj", "self_attn.k_norm")
-            layer = int(found[1]) + (0 if reads_kv else 1)
-        elif name == "model.embed_tokens.weight":
-            layer = 0
-        else:
-            continue
-        touched.setdefault(layer, {})[name] = payload
+        touched.setdefault(first_layer(name, is_quantized=is_quantized), {})[name] = payload
     for layer in range(layers):
         running = digest("kvfp0-full/llama.1 layer", [running, *pairs(touched.get(layer, {}))])
     return "kvfp0-full/llama.1:" + digest("kvfp0-full/llama.1 kv", [running]).hex()
@@ -120,6 +172,21 @@ def fast_digest(directory: Path, *, tied: bool = False) -> str:
     if tied and found.get("lm_head.weight") == found["model.embed_tokens.weight"]:
         del found["lm_head.weight"]
     return "kvfp1-fast:" + digest("kvfp1-fast weights", pairs(found)).hex()
+
+
+def adapter_digest(directory: Path, *, canonical: dict[str, object]) -> str:
+    fields = [value(canonical), *pairs(payloads(directory))]
+    return "kvfp0-adapter:" + digest("kvfp0-adapter", fields).hex()
+
+
+def adapted_kv_digest(base_kv: str, adapter: str) -> str:
+    rule, base = base_kv.split(":")
+    purpose = f"{rule}+adapter kv"
+    return f"{rule}+adapter:" + digest(purpose, [bytes.fromhex(base), bytes.fromhex(adapter.split(":")[1])]).hex()
+
+
+def kv_name(kv: str) -> str:
+    return "kv1-" + base64.b32encode(bytes.fromhex(kv.split(":")[1])[:20]).decode().lower()
 
 
 def canonical_of(path: Path) -> dict[str, object]:

@@ -9,6 +9,8 @@ import pytest
 
 from kvrelease import artifacts
 from kvrelease.artifacts import JsonObject
+from kvrelease.release.adapted import with_adapters
+from kvrelease.release.address import open_source
 from kvrelease.release.canonical import digest_of, encode_json
 from kvrelease.release.digests import (
     config_digest,
@@ -21,6 +23,7 @@ from kvrelease.release.fingerprint import load_release
 from kvrelease.release.impact import OUTPUT_LAYER, config_affects_kv, tensor_impact
 from tests.release import naive
 from tests.release.builders import config_and_rule, raw_safetensors, tensors, write_json, write_release
+from tests.release.quantized import CONFIGURATIONS, write_quantized
 
 SPECIFICATION = Path(__file__).parents[2] / "docs" / "fingerprint.md"
 
@@ -42,6 +45,18 @@ def test_a_second_implementation_agrees(tmp_path: Path) -> None:
     assert fingerprint.digests.kv == naive.kv_digest(model, layers=3, harmless=harmless, canonical=canonical)
 
 
+@pytest.mark.parametrize("form", CONFIGURATIONS)
+def test_a_second_implementation_agrees_on_quantised_checkpoints(form: str, tmp_path: Path) -> None:
+    model = write_quantized(tmp_path / "model", form)
+    fingerprint = load_release(model)
+    saved = tmp_path / "fingerprint.json"
+    artifacts.write(saved, fingerprint)
+    canonical = naive.canonical_of(saved)
+    harmless = {key for key in canonical if not config_affects_kv(key, fingerprint.rule)}
+    expected = naive.kv_digest(model, layers=3, harmless=harmless, canonical=canonical, is_quantized=True)
+    assert fingerprint.digests.kv == expected
+
+
 def vector_release(directory: Path) -> Path:
     """The release of the test vectors in the specification."""
     directory.mkdir()
@@ -55,9 +70,25 @@ def vector_release(directory: Path) -> Path:
     return directory
 
 
+def vector_adapter(directory: Path) -> Path:
+    """The adapter of the test vectors in the specification."""
+    directory.mkdir()
+    module = "base_model.model.model.layers.0.self_attn.k_proj"
+    header: JsonObject = {
+        f"{module}.lora_A.weight": {"dtype": "F32", "shape": [1, 1], "data_offsets": [0, 4]},
+        f"{module}.lora_B.weight": {"dtype": "F32", "shape": [1, 1], "data_offsets": [4, 8]},
+    }
+    (directory / "adapter_model.safetensors").write_bytes(raw_safetensors(header, bytes(range(8))))
+    config: JsonObject = {"peft_type": "LORA", "r": 1, "lora_alpha": 2, "target_modules": ["k_proj"], "revision": "x"}
+    write_json(directory / "adapter_config.json", config)
+    return directory
+
+
 def test_vectors_of_the_specification(tmp_path: Path) -> None:
     """A change here is a change of the algorithm, and needs another algorithm name."""
     fingerprint = load_release(vector_release(tmp_path / "vector"))
+    adapter = open_source(vector_adapter(tmp_path / "adapter"))
+    (adapted,) = with_adapters(fingerprint, {"x": adapter}).adapters
     found = {
         **fingerprint.tensor_digests,
         "weights": fingerprint.digests.weights,
@@ -67,6 +98,9 @@ def test_vectors_of_the_specification(tmp_path: Path) -> None:
         "kv": fingerprint.digests.kv,
         "release": fingerprint.digests.release,
         "kv name": fingerprint.release.kv_name,
+        "adapter alone": adapted.content,
+        "release and adapter": adapted.digest,
+        "kv name of both": adapted.kv_name,
         "encoded value": encode_json({"b": [1, 2.5, None], "a": "é"}).hex(),
     }
     published = dict(re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|$", SPECIFICATION.read_text(), re.MULTILINE))

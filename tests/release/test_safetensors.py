@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import random
 from pathlib import Path
@@ -101,6 +102,15 @@ def test_other_formats_under_this_name_are_named(data: bytes, reason: str, tmp_p
     path.write_bytes(data)
     with pytest.raises(UnsupportedRelease, match=reason):
         read_safetensors(local_file(path))
+
+
+@pytest.mark.parametrize("length", [0x0280, 0x0380, 0x0480, 0x0580, 0x093C])
+def test_a_header_whose_length_looks_like_another_formats_magic_is_read(length: int, tmp_path: Path) -> None:
+    """A header of 896 bytes begins with the bytes 80 03, as a pickle of protocol 3 does."""
+    path = tmp_path / "model.safetensors"
+    header = json.dumps({"x": entry(0, 2)}).encode()
+    path.write_bytes(raw_safetensors(header.ljust(length), b"\0\0"))
+    assert [tensor.name for tensor in read_safetensors(local_file(path)).tensors] == ["x"]
 
 
 def test_header_over_the_limit_is_told_apart_from_damage(tmp_path: Path) -> None:

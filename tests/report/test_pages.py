@@ -16,22 +16,22 @@ from tests.report.pages import page_of
 
 Golden = Callable[[str, str], None]
 
-KINDS = {**builders.every_kind(), "fingerprint-fast": builders.fast_fingerprint()}
+PAGES = {**builders.every_page(), "fingerprint-fast": builders.fast_fingerprint()}
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", PAGES)
 def test_a_page_as_text(name: str, golden: Golden) -> None:
-    golden(f"{name}.txt", render_text(page_of(KINDS[name])))
+    golden(f"{name}.txt", render_text(page_of(PAGES[name])))
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", PAGES)
 def test_a_page_as_markdown(name: str, golden: Golden) -> None:
-    golden(f"{name}.md", render_markdown(page_of(KINDS[name])))
+    golden(f"{name}.md", render_markdown(page_of(PAGES[name])))
 
 
 @pytest.mark.parametrize("name", ["prewarm", "verify"])
 def test_a_wide_page_on_a_narrow_terminal(name: str, golden: Golden) -> None:
-    golden(f"{name}-80.txt", render_text(page_of(KINDS[name]), width=80))
+    golden(f"{name}-80.txt", render_text(page_of(PAGES[name]), width=80))
 
 
 def test_a_kept_demo_names_its_store(golden: Golden) -> None:

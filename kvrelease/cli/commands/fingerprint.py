@@ -9,6 +9,7 @@ import typer
 
 from kvrelease.cli import console
 from kvrelease.cli.options import (
+    AdapterOption,
     FormatOption,
     JobsOption,
     ModeOption,
@@ -19,7 +20,7 @@ from kvrelease.cli.options import (
 )
 from kvrelease.cli.outcome import exit_code
 from kvrelease.cli.output import Format, choose_format, deliver, require_writable, save
-from kvrelease.cli.session import open_memo
+from kvrelease.cli.session import adapter_sources, open_memo
 from kvrelease.errors import ExitCode, NotFound, UsageError, worst
 from kvrelease.release.mode import Mode
 
@@ -61,6 +62,7 @@ def fingerprint(
     ] = None,
     name: NameOption = None,
     release_version: VersionLabelOption = None,
+    adapter: AdapterOption = None,
     jobs: JobsOption = None,
     no_memo: NoMemoOption = False,
     form: FormatOption = None,
@@ -69,10 +71,12 @@ def fingerprint(
     """Say what a release is: digests of its weights, and of what its KV cache depends on.
 
     Every byte of every tensor is hashed. Resharding, renaming and copying change nothing; one flipped bit does. The kv
-    name (kv1-…) names the KV that these weights make, and goes into every cache key.
+    name (kv1-…) names the KV that these weights make, and goes into every cache key. With --adapter, each LoRA adapter
+    gets a kv name of its own, because base and adapter make its KV together; an adapter alone has none.
 
     Example: kvrelease fingerprint ./models/v1.3 -o v1.3.json
     """
+    from kvrelease.release.adapted import with_adapters
     from kvrelease.release.fingerprint import load_release
     from kvrelease.report.fingerprint import fingerprint_document
 
@@ -84,16 +88,14 @@ def fingerprint(
             "--publish writes what --check compares with: one run can do one of them", hint="leave out one of the two"
         )
     published = _read_published(model, against) if is_check else None
+    adapters = adapter_sources(adapter or ())
+    memo = open_memo(no_memo=no_memo or publish)
     with console.progress() as progress:
         found = load_release(
-            model,
-            mode=mode,
-            memo=open_memo(no_memo=no_memo or publish),
-            jobs=jobs,
-            name=name,
-            version=release_version,
-            progress=progress,
+            model, mode=mode, memo=memo, jobs=jobs, name=name, version=release_version, progress=progress
         )
+        if adapters:
+            found = with_adapters(found, adapters, memo=memo, jobs=jobs, progress=progress)
     for warning in found.warnings:
         console.say_warning(warning)
     if published is not None:
