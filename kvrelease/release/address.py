@@ -1,18 +1,22 @@
-"""What a user may call a release, as an open source."""
+"""What a user may call a release, as an open source.
 
+Places beyond this machine's file systems are imported late: they cost time, and their libraries are extras.
+"""
+
+# ruff: noqa: PLC0415 - imports of places beyond this machine stay inside the functions
 from __future__ import annotations
 
 from pathlib import Path
 
 from kvrelease.errors import NotFound, UnsupportedRelease
 from kvrelease.release.hub_cache import open_in_cache
-from kvrelease.release.hub_source import hub_settings, is_hub_address, open_hub, parse_hub_address
 from kvrelease.release.local_source import LocalFile, open_directory, open_single_file
-from kvrelease.release.object_store import open_object_store
 from kvrelease.release.source import Source, SourceFile
 
 # Suffixes of files that hold a whole model.
 SINGLE_FILE_SUFFIXES = (".safetensors", ".gguf")
+# Of models on the Hub.
+HUB_PREFIX = "hf:"
 
 
 def open_source(what: str | Path) -> Source:
@@ -29,11 +33,14 @@ def open_source(what: str | Path) -> Source:
         MissingExtra: a library for such addresses is not installed.
         ServiceError: the store did not answer properly.
     """
-    if is_hub_address(what):
-        return open_hub(
-            parse_hub_address(str(what), single_file_suffixes=SINGLE_FILE_SUFFIXES), settings=hub_settings()
-        )
+    if str(what).startswith(HUB_PREFIX):
+        from kvrelease.release.hub_source import hub_settings, open_hub, parse_hub_address
+
+        address = parse_hub_address(str(what), single_file_suffixes=SINGLE_FILE_SUFFIXES)
+        return open_hub(address, settings=hub_settings())
     if "://" in str(what):
+        from kvrelease.release.object_store import open_object_store
+
         return open_object_store(str(what), single_file_suffixes=SINGLE_FILE_SUFFIXES)
     path = Path(what)
     if path.is_dir():
@@ -56,9 +63,11 @@ def open_saved(what: str | Path) -> SourceFile | None:
         MissingExtra: a library for such addresses is not installed.
     """
     path = Path(what)
-    if path.suffix != ".json" or is_hub_address(what):
+    if path.suffix != ".json" or str(what).startswith(HUB_PREFIX):
         return None
     if "://" in str(what):
+        from kvrelease.release.object_store import open_object_store
+
         source = open_object_store(str(what), single_file_suffixes=(".json",))
         return source.file(path.name)
     return None if path.is_dir() else LocalFile(path=path, name=path.name)

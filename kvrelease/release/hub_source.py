@@ -135,11 +135,6 @@ class HubSource:
         return HubFile(client=self._client, commit=self._commit, name=name, entry=self.entries.get(name))
 
 
-def is_hub_address(what: str | Path) -> bool:
-    """Whether an address is of a model on the Hub."""
-    return str(what).startswith(PREFIX)
-
-
 def parse_hub_address(address: str, *, single_file_suffixes: tuple[str, ...]) -> HubAddress:
     """The parts of an address.
 

@@ -36,6 +36,9 @@ MODULES: Mapping[str, str] = {"s3": "s3fs", "gs": "gcsfs"}
 # Whichever of these a store gives make the version of an object.
 _VERSION_KEYS = ("ETag", "etag", "VersionId", "generation", "LastModified", "updated", "mtime")
 
+# Never more rights than reading needs.
+_OPTIONS: Mapping[str, Mapping[str, str]] = {"gs": {"access": "read_only"}}
+
 _CREDENTIALS_HINT = {
     "s3": "check AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; AWS_ENDPOINT_URL if it is not AWS",
     "gs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
@@ -187,7 +190,7 @@ def open_object_store(address: str, *, single_file_suffixes: tuple[str, ...]) ->
         )
     if scheme not in MODULES:
         raise UsageError(
-            f"reading {address}: no store is known for {scheme}://",
+            f"reading {scheme}://…: no store is known for {scheme}://",
             hint=f"one of {', '.join(f'{known}://' for known in MODULES)}, hf:ORG/NAME, or a directory",
         )
     if not bucket:
@@ -207,7 +210,7 @@ def _filesystem(scheme: str) -> Any:  # of fsspec, untyped
         import fsspec  # noqa: PLC0415 - late, and only with the extra
 
         # Without the listings cache each question is answered by the store, not by what it said earlier.
-        return fsspec.filesystem(scheme, use_listings_cache=False)
+        return fsspec.filesystem(scheme, use_listings_cache=False, **_OPTIONS.get(scheme, {}))
     except ImportError as error:
         raise MissingExtra(extra="cloud", needed_for=f"reading {scheme}://", module=MODULES[scheme]) from error
     except Exception as error:

@@ -11,11 +11,13 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
+
+from tests.release.quiet_server import QuietServer
 
 BUCKET = "models"
 
@@ -40,7 +42,7 @@ class Bucket:
 @contextmanager
 def serve_gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     bucket = Bucket()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(bucket))
+    server = QuietServer(("127.0.0.1", 0), handler_of(bucket))
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_address[1]}")

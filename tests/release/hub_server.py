@@ -15,9 +15,11 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from tests.release.quiet_server import QuietServer
 
 PAGE = 4  # the real one has 1000 entries a page
 
@@ -39,6 +41,8 @@ class Hub:
     def __init__(self) -> None:
         self.commits: dict[tuple[str, str], dict[str, bytes]] = {}
         self.refs: dict[tuple[str, str], str] = {}
+        self.blobs: dict[str, bytes] = {}
+        self.sha256: dict[int, str] = {}
         self.refused: tuple[int, str | None] | None = None
         self.page: str | None = None
         self.without_ranges = False
@@ -61,6 +65,8 @@ class Hub:
         }
         commit = hashlib.sha1(repr(sorted((name, blob_id(data)) for name, data in files.items())).encode()).hexdigest()
         self.commits[model, commit] = files
+        self.sha256 |= {id(data): hashlib.sha256(data).hexdigest() for name, data in files.items() if is_large(name)}
+        self.blobs |= {self.sha256[id(data)]: data for name, data in files.items() if is_large(name)}
         self.refs[model, ref] = commit
         return commit
 
@@ -83,18 +89,11 @@ def entry(name: str, data: bytes) -> dict[str, object]:
     return found
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, *_: object) -> None:
-        """A client that hangs up early, as ours does on an answer that it does not want."""
-
-
 @contextmanager
 def serve_hub() -> Iterator[Hub]:
     """The Hub and its second host, listening."""
     hub = Hub()
-    servers = [_Server(("127.0.0.1", 0), handler_of(hub, host)) for host in ("hub", "elsewhere")]
+    servers = [QuietServer(("127.0.0.1", 0), handler_of(hub, host)) for host in ("hub", "elsewhere")]
     threads = [threading.Thread(target=server.serve_forever, args=(0.01,)) for server in servers]
     for thread in threads:
         thread.start()
@@ -170,7 +169,7 @@ def handler_of(hub: Hub, host: str) -> type[BaseHTTPRequestHandler]:
             if data is None:
                 self.answer(404, b"", {"X-Error-Code": "EntryNotFound"})
             elif is_large(name):
-                sha256 = hashlib.sha256(data).hexdigest()
+                sha256 = hub.sha256[id(data)]
                 self.answer(
                     302,
                     b"Found. Redirecting",
@@ -190,12 +189,10 @@ def handler_of(hub: Hub, host: str) -> type[BaseHTTPRequestHandler]:
                 hub.expired = False
                 self.answer(403, b"<?xml?><Error>Request has expired</Error>")
                 return
-            for files in hub.commits.values():
-                for data in files.values():
-                    if hashlib.sha256(data).hexdigest() == wanted:
-                        self.ranged(data)
-                        return
-            self.answer(404, b"")
+            if wanted in hub.blobs:
+                self.ranged(hub.blobs[wanted])
+            else:
+                self.answer(404, b"")
 
         def ranged(self, data: bytes) -> None:
             match = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))

@@ -176,6 +176,7 @@ def test_nothing_listens_there(monkeypatch: pytest.MonkeyPatch, s3: S3Server) ->
     [
         ("s3://AKIAEXAMPLE:hunter2@models/m", "credentials do not belong in an address"),
         ("az://container/m", "no store is known for az://"),
+        ("https://models.example/m?X-Amz-Signature=hunter2", "no store is known for https://"),
         ("s3://", "names no bucket"),
     ],
 )

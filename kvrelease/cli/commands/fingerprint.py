@@ -31,7 +31,13 @@ _PUBLISHING = "Publishing"
 
 
 def fingerprint(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Model directory, or one .safetensors or .gguf file.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Model directory, one .safetensors or .gguf file, either in s3:// or gs://, or hf:ORG/NAME@REVISION.",
+        ),
+    ],
     *,
     mode: ModeOption = Mode.FULL,
     publish: Annotated[
@@ -140,12 +146,11 @@ def _read_published(model: str, against: str | None) -> "Fingerprint":
         InputError: it is not there, or cannot be read.
         ServiceError: the store did not answer properly.
     """
-    from kvrelease.release.address import open_saved
+    from kvrelease.release.address import HUB_PREFIX, open_saved
     from kvrelease.release.check import PUBLISHED_NAME
     from kvrelease.release.fingerprint import load_release
-    from kvrelease.release.hub_source import is_hub_address
 
-    is_folder = "://" in model or is_hub_address(model) or Path(model).is_dir()
+    is_folder = "://" in model or model.startswith(HUB_PREFIX) or Path(model).is_dir()
     place = model if is_folder else str(Path(model).parent)
     what = f"{place.rstrip('/')}/{PUBLISHED_NAME}" if against is None else against
     if open_saved(what) is None:
