@@ -34,10 +34,12 @@ def files(tmp_path: Path) -> list[WeightFile]:
     return [read_safetensors(local_file(path)) for path in sorted(tmp_path.iterdir())]
 
 
-@pytest.mark.parametrize("jobs", [1, 3])
-def test_samples_are_those_of_the_specification_and_of_full_hashing(files: list[WeightFile], jobs: int) -> None:
+@pytest.mark.parametrize(("jobs", "slow_s"), [(1, 0.0), (3, 0.0), (3, 60.0)], ids=["one", "threads", "quick place"])
+def test_samples_are_those_of_the_specification_and_of_full_hashing(
+    files: list[WeightFile], jobs: int, slow_s: float
+) -> None:
     names = [tensor.name for file in files for tensor in file.tensors]
-    found = dict(zip(names, sample_tensors(files, jobs=jobs), strict=True))
+    found = dict(zip(names, sample_tensors(files, jobs=jobs, slow_s=slow_s), strict=True))
     assert found == {name: digest.hex() for name, digest in naive.samples(Path(files[0].file.where).parent).items()}
     hashed = hash_tensors(files, jobs=2)
     assert found == dict(zip(names, (payload.sample for payload in hashed), strict=True))
@@ -64,7 +66,7 @@ def test_few_bytes_are_read(files: list[WeightFile]) -> None:
 
 def test_progress_counts_files(files: list[WeightFile]) -> None:
     events: list[ProgressEvent] = []
-    sample_tensors(files, jobs=2, progress=events.append)
+    sample_tensors(files, jobs=2, slow_s=0.0, progress=events.append)
     assert [(event.done, event.total, event.unit) for event in events] == [
         (1, 3, "files"),
         (2, 3, "files"),
@@ -79,7 +81,7 @@ def test_a_file_written_to_meanwhile_is_an_error(files: list[WeightFile], jobs: 
         file.write(b"\xaa")
     os.utime(files[1].file.where, ns=(0, 0))  # the change must show even where the clock is coarse
     with pytest.raises(InputError, match=r"1\.safetensors: the file changed while it was read"):
-        sample_tensors(files, jobs=jobs)
+        sample_tensors(files, jobs=jobs, slow_s=0.0)
 
 
 def test_a_file_cut_off_names_the_tensor(files: list[WeightFile]) -> None:
