@@ -15,6 +15,8 @@ from kvrelease.progress import Progress, ProgressEvent
 
 # In a pipe (a CI log) a line of progress at most so often.
 PLAIN_INTERVAL_S = 15.0
+# Hashing sends an event for each MiB, thousands a second; a bar that is drawn for each would take longer than they do.
+BAR_INTERVAL_S = 0.05
 
 _BYTES_PER_MB = 1_000_000
 
@@ -99,10 +101,16 @@ def _bar() -> Iterator[Progress]:
     )
     with rich_progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         tasks: dict[str, rich_progress.TaskID] = {}
+        last = 0.0
 
         def draw(event: ProgressEvent) -> None:
+            nonlocal last
+            moment = time.monotonic()
             if event.stage not in tasks:
                 tasks[event.stage] = bar.add_task(printable(event.stage), total=event.total, amount="")
+            elif moment - last < BAR_INTERVAL_S and event.done != event.total:
+                return
+            last = moment
             bar.update(tasks[event.stage], completed=event.done, total=event.total, amount=_amount(event))
 
         yield draw

@@ -97,6 +97,7 @@ def test_vectors_of_the_specification(tmp_path: Path) -> None:
         "layer 0": fingerprint.layers[0].digest,
         "kv": fingerprint.digests.kv,
         "release": fingerprint.digests.release,
+        "fast": fingerprint.fast,
         "kv name": fingerprint.release.kv_name,
         "adapter alone": adapted.content,
         "release and adapter": adapted.digest,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import re
+from pathlib import Path
 
 import pytest
 from scipy.stats import chisquare
@@ -21,6 +23,8 @@ from kvrelease.release.sampling import (
     unseen_scattered,
 )
 from tests.release import naive
+
+SPECIFICATION = Path(__file__).parents[2] / "docs" / "fingerprint.md"
 
 
 def quarters(blocks: int) -> list[int]:
@@ -48,6 +52,22 @@ def test_places_are_those_of_the_specification(size: int) -> None:
         else:
             assert ranges == expected
             assert len(ranges) == SAMPLES
+
+
+def test_vectors_of_the_specification() -> None:
+    """A change here is a change of the algorithm, and needs another algorithm name."""
+    number = r"[0-9, ]+"
+    row = rf"^\| `([^`]+)` \| (\w+) \| \[({number})\] \| ({number}) \| `([0-9a-f]{{64}})` \|$"
+    vectors = re.findall(row, SPECIFICATION.read_text(), re.MULTILINE)
+    assert len(vectors) == 4
+    for name, dtype, axes, offsets, payload in vectors:
+        shape = tuple(int(axis) for axis in axes.split(","))
+        size = math.prod(shape) * {"U8": 1, "BF16": 2, "F32": 4}[dtype]
+        data = bytes(index % 251 for index in range(size))
+        sampler = sampler_of(dtype, shape, size)
+        assert sampler.offsets(name) == tuple(int(offset) for offset in offsets.split(","))
+        samples = b"".join(data[offset : offset + BLOCK_BYTES] for offset in sampler.offsets(name))
+        assert sampler.digest(samples) == payload
 
 
 def test_name_dtype_shape_and_size_all_move_the_samples() -> None:
