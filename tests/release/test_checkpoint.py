@@ -75,7 +75,9 @@ def test_tensor_in_another_shard_than_the_index_says_is_a_warning(sharded: Path)
 
 @pytest.mark.parametrize("escape", ["../outside.safetensors", "/etc/passwd", "a/../../b.safetensors", "a\\..\\b"])
 def test_index_that_points_outside_is_refused(sharded: Path, escape: str) -> None:
-    """https://github.com/sigstore/model-transparency/pull/667"""
+    """https://github.com/sigstore/model-transparency/pull/667,
+    https://github.com/sigstore/model-transparency/pull/647
+    """
     (sharded.parent / "outside.safetensors").write_bytes((sharded / FIRST_SHARD).read_bytes())
     edit_index(sharded, model__norm__weight=escape)
     with pytest.raises(DamagedFile, match=r"'model.norm.weight' points outside the directory"):

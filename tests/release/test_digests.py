@@ -85,6 +85,7 @@ def vector_adapter(directory: Path) -> Path:
 
 
 def test_vectors_of_the_specification(tmp_path: Path) -> None:
+    """https://github.com/Stability-AI/ModelSpec/issues/1"""
     """A change here is a change of the algorithm, and needs another algorithm name."""
     fingerprint = load_release(vector_release(tmp_path / "vector"))
     adapter = open_source(vector_adapter(tmp_path / "adapter"))

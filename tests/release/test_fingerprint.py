@@ -62,7 +62,8 @@ def test_fingerprint_of_a_directory(model: Path) -> None:
 
 def test_place_shards_metadata_links_and_formatting_change_no_digest(model: Path, tmp_path: Path) -> None:
     """Metadata: https://github.com/safetensors/safetensors/issues/584, https://github.com/ahrefs/ocannl/issues/1007.
-    Paths: https://github.com/ai-dynamo/dynamo/issues/12796.
+    Paths: https://github.com/ai-dynamo/dynamo/issues/12796, https://github.com/ai-dynamo/dynamo/pull/7368,
+    https://github.com/ai-dynamo/dynamo/pull/14610.
     """
     expected = load_release(model).digests
     moved = tmp_path / "elsewhere" / "renamed"
@@ -167,7 +168,9 @@ def test_stale_copy_in_a_shard_that_the_index_reuses_is_refused(tmp_path: Path) 
 
 
 def test_same_size_and_time_stamps_hide_no_change(model: Path) -> None:
-    """As after `rsync -a` or `cp -p`: https://github.com/osaurus-ai/osaurus/pull/1989"""
+    """As after `rsync -a` or `cp -p`: https://github.com/osaurus-ai/osaurus/pull/1989,
+    https://github.com/magicnight/Mac-MLX/pull/99
+    """
     before = load_release(model)
     path = model / "model.safetensors"
     times = (path.stat().st_atime_ns, path.stat().st_mtime_ns)

@@ -47,7 +47,9 @@ def point(repository: Path, ref: str, commit: str) -> None:
 
 
 def test_links_copies_and_a_plain_directory_are_one_release(model: Path, repository: Path, tmp_path: Path) -> None:
-    """https://github.com/promptfoo/modelaudit/pull/178, https://github.com/tobocop2/lilbee/pull/738"""
+    """https://github.com/promptfoo/modelaudit/pull/178, https://github.com/tobocop2/lilbee/pull/738,
+    https://github.com/egonSchiele/agency-lang/pull/1032
+    """
     expected = load_release(model).digests
     linked = snapshot(repository, OLD, model)
     copied = snapshot(tmp_path / "models--acme--windows", OLD, model, with_links=False)
@@ -61,7 +63,7 @@ def test_links_copies_and_a_plain_directory_are_one_release(model: Path, reposit
 
 
 def test_a_snapshot_gives_its_commit(model: Path, repository: Path) -> None:
-    """https://github.com/NVIDIA/NeMo-Retriever/pull/1499"""
+    """https://github.com/NVIDIA/NeMo-Retriever/pull/1499, https://github.com/verl-project/verl/pull/7658"""
     path = snapshot(repository, NEW, model)
     assert open_source(path).origin == Origin(name="support", version=NEW, address=str(path))
 

@@ -13,6 +13,14 @@ from tests.release.builders import local_file
 
 
 def test_names_are_files_of_the_directory_and_of_its_templates(tmp_path: Path) -> None:
+    """Other folders, and links in them, are not looked at.
+
+    https://github.com/sigstore/model-transparency/issues/549,
+    https://github.com/sigstore/model-transparency/issues/374,
+    https://github.com/sigstore/model-transparency/issues/461
+    """
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "broken").symlink_to("nowhere")
     for name in ("model.safetensors", "config.json", "additional_chat_templates/b.jinja", "onnx/model.onnx"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()

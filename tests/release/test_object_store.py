@@ -105,6 +105,9 @@ def test_object_overwritten_while_it_is_read_is_an_error(s3: S3Server, model: Pa
 
 
 def test_absent_shard_config_bucket_and_prefix_are_named(s3: S3Server, model: Path) -> None:
+    """Elsewhere one "File access error": https://github.com/run-ai/runai-model-streamer/issues/28,
+    https://github.com/run-ai/runai-model-streamer/issues/46, https://github.com/vllm-project/vllm/issues/19192
+    """
     address = s3.upload(model, "m")
     s3.client.delete_object(Bucket=BUCKET, Key="m/config.json")
     with pytest.raises(NotFound, match=r"s3://models/m: it holds weights, but no config.json"):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,18 +9,9 @@ from kvrelease.release.address import open_source
 from kvrelease.release.fingerprint import load_release
 from kvrelease.release.stored import proves, read_stored
 from tests.release.builders import config_json, tensors, write_json, write_release, write_text_side
-from tests.release.hub_server import Hub, serve_hub
+from tests.release.hub_server import Hub
 
 MODEL = "acme/support"
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
-    with serve_hub() as served:
-        monkeypatch.setenv("HF_ENDPOINT", served.endpoint)
-        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        yield served
 
 
 @pytest.fixture
