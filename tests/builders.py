@@ -45,7 +45,7 @@ OLD_KV = "kv1-" + "a" * 32
 NEW_KV = "kv1-" + "b" * 32
 NAMESPACE = f"{NEW_KV}-undeclared-e0"
 REPLICA = "http://10.0.12.34:8000"
-DIGEST = "kvfp0-full/llama.1:" + "0123456789abcdef" * 4
+DIGEST = "kvfp1-full/llama.1:" + "0123456789abcdef" * 4
 
 
 def _changed(artifact: A, changes: dict[str, object]) -> A:
@@ -156,9 +156,9 @@ def adapter(name: str = "support", **changes: object) -> AdapterDigest:
     return _changed(
         AdapterDigest(
             name=name,
-            digest="kvfp0-full/llama.1+adapter:" + "0123456789abcdef" * 4,
+            digest="kvfp1-full/llama.1+adapter:" + "0123456789abcdef" * 4,
             kv_name="kv1-" + "c" * 32,
-            content="kvfp0-adapter:" + "0123456789abcdef" * 4,
+            content="kvfp1-adapter:" + "0123456789abcdef" * 4,
             source=f"./adapters/{name}-v3",
             tensors=120,
             bytes=3_456_789,

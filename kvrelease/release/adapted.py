@@ -13,6 +13,7 @@ from kvrelease.errors import UsageError
 from kvrelease.progress import Progress, silent
 from kvrelease.release.adapter import Adapter, read_adapter
 from kvrelease.release.adapter_fit import misfits_with_base
+from kvrelease.release.algorithm import FAST_ALGORITHM
 from kvrelease.release.digests import adapter_config_digest, algorithm_of, release_digest, weights_digest
 from kvrelease.release.expectation import expected_shapes
 from kvrelease.release.fingerprint import Digests, Fingerprint
@@ -20,7 +21,6 @@ from kvrelease.release.impact import ADAPTER_RULE, Rule
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
 from kvrelease.release.model_config import ModelConfig
-from kvrelease.release.sampling import FAST_ALGORITHM
 from kvrelease.release.source import Source
 from kvrelease.release.tokenizer import read_text_side
 
@@ -144,6 +144,7 @@ def _misfits(adapter: Adapter, base: Fingerprint) -> list[str]:
     config = ModelConfig(
         model_type=model_type if isinstance(model_type, str) else None,
         entries=entries,
+        stated=entries,
         transformers_version=None,
         warnings=(),
     )

@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from kvrelease.release.algorithm import name_of
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.mode import Mode
 
@@ -54,7 +55,7 @@ def compare_digests(old: str | None, new: str | None) -> Sameness:
     """
     if old == new:
         return Sameness.SAME
-    if old is not None and new is not None and old.partition(":")[0] != new.partition(":")[0]:
+    if old is not None and new is not None and name_of(old) != name_of(new):
         return Sameness.UNKNOWN
     return Sameness.CHANGED
 
@@ -63,17 +64,20 @@ def compare_parts(old: Fingerprint, new: Fingerprint) -> dict[str, Sameness]:
     """What comparing each digest of two fingerprints tells, by its name.
 
     Where one side was only sampled, so are the weights of the other: samples that differ prove a change, equal ones
-    prove nothing.
+    prove nothing. The release digest covers the others, so it tells no more than they do.
     """
     names = old.digests.__struct_fields__
     parts = {name: compare_digests(getattr(old.digests, name), getattr(new.digests, name)) for name in names}
     if Mode.FAST in (old.mode, new.mode):
         samples = compare_samples(old, new)
         parts["weights"] = samples if samples is Sameness.CHANGED else Sameness.UNKNOWN
-        rest = [part for name, part in parts.items() if name not in ("release", "kv")]
-        parts["release"] = Sameness.CHANGED if Sameness.CHANGED in rest else Sameness.UNKNOWN
         if parts["kv"] is Sameness.SAME:
             parts["kv"] = Sameness.UNKNOWN
+    covered = [part for name, part in parts.items() if name not in ("release", "kv")]
+    if Sameness.CHANGED in covered or compare_adapters(old, new).count:
+        parts["release"] = Sameness.CHANGED
+    elif Sameness.UNKNOWN in covered:
+        parts["release"] = Sameness.UNKNOWN
     return parts
 
 

@@ -11,7 +11,7 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.errors import NotFound
 from kvrelease.release.checkpoint import Checkpoint, FileRole, ReleaseFile, read_checkpoint, release_file
 from kvrelease.release.gguf_model import holds_gguf, read_gguf_model
-from kvrelease.release.impact import Rule, rule_for, rule_without
+from kvrelease.release.impact import ALL_RULE, Rule, rule_for, rule_without
 from kvrelease.release.model_config import CONFIG_NAME, ModelConfig, read_model_config
 from kvrelease.release.quantization import SIDE_FILES
 from kvrelease.release.small_files import read_bytes
@@ -34,7 +34,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
         format: of the weights.
         name: that the files give; None to use that of the place.
         checkpoint: the weight files.
-        config: the canonical configuration; None when there is none.
+        config: the canonical configuration, in the form of the rule; None when there is none.
         code: file name → BLAKE3 (hex) of code that the configuration brings.
         rule: the dependency rule.
         text_side: tokenizer, templates and generation defaults.
@@ -74,8 +74,11 @@ def read_content(source: Source) -> Content:
 def _read_safetensors(source: Source) -> Content:
     checkpoint = read_checkpoint(source)
     config = _read_config(source)
+    rule = rule_for(config)
+    if config is not None and rule.name == ALL_RULE:
+        config = msgspec.structs.replace(config, entries=config.stated)
     code = _read_code(source, config)
-    text_side = read_text_side(source, model_config=None if config is None else config.entries)
+    text_side = read_text_side(source, model_config=None if config is None else config.stated)
     configurations = [] if config is None else [CONFIG_NAME, *_side_files(source)]
     named = [(name, FileRole.CONFIG) for name in configurations]
     named += [(name, FileRole.CODE) for name in code]
@@ -86,7 +89,7 @@ def _read_safetensors(source: Source) -> Content:
         checkpoint=checkpoint,
         config=config,
         code=code,
-        rule=rule_for(config),
+        rule=rule,
         text_side=text_side,
         files=(*_weight_files(checkpoint), *beside, *checkpoint.other_files, *text_side.files),
         labels={},
@@ -96,13 +99,12 @@ def _read_safetensors(source: Source) -> Content:
 def _read_gguf(source: Source) -> Content:
     model = read_gguf_model(source)
     metadata = model.metadata
+    entries: JsonObject = dict(sorted(model.configuration.items()))
     return Content(
         format=Format.GGUF,
         name=None if source.single_file is None else model.name,
         checkpoint=model.checkpoint,
-        config=ModelConfig(
-            model_type=None, entries=dict(sorted(model.configuration.items())), transformers_version=None, warnings=()
-        ),
+        config=ModelConfig(model_type=None, entries=entries, stated=entries, transformers_version=None, warnings=()),
         code={},
         rule=rule_without("no dependency rule is known for the tensors of GGUF files"),
         text_side=embedded_text_side(

@@ -7,15 +7,16 @@ from collections.abc import Mapping
 import msgspec
 
 from kvrelease.artifacts import JsonObject
+from kvrelease.release.algorithm import (
+    ADAPTER_ALGORITHM,
+    ADAPTER_CONFIG_ALGORITHM,
+    CONFIG_ALGORITHM,
+    FAST_ALGORITHM,
+    FULL_ALGORITHM,
+)
 from kvrelease.release.canonical import digest_of, encode_json
 from kvrelease.release.impact import EMBEDDINGS, OUTPUT_LAYER, Rule, config_affects_kv, tensor_impact
 from kvrelease.release.mode import Mode
-from kvrelease.release.sampling import FAST_ALGORITHM
-
-FULL_ALGORITHM = "kvfp0-full"
-CONFIG_ALGORITHM = "kvfp0-config"
-ADAPTER_ALGORITHM = "kvfp0-adapter"
-ADAPTER_CONFIG_ALGORITHM = "kvfp0-adapter-config"
 
 
 def algorithm_of(mode: Mode) -> str:
@@ -56,9 +57,10 @@ def weights_digest(payloads: Mapping[str, str], *, algorithm: str = FULL_ALGORIT
     return f"{algorithm}:{digest_of(f'{algorithm} weights', _tensor_fields(payloads))}"
 
 
-def config_digest(entries: JsonObject, code: Mapping[str, str]) -> str:
-    """Digest of all canonical configuration entries, and of the code that the configuration brings."""
-    return f"{CONFIG_ALGORITHM}:{digest_of(CONFIG_ALGORITHM, [encode_json(entries), *_tensor_fields(code)])}"
+def config_digest(entries: JsonObject, code: Mapping[str, str], rule: Rule) -> str:
+    """Digest of all configuration entries in the rule's canonical form, and of the code that they bring."""
+    algorithm = f"{CONFIG_ALGORITHM}/{rule.name}"
+    return f"{algorithm}:{digest_of(algorithm, [encode_json(entries), *_tensor_fields(code)])}"
 
 
 def kv_digests(

@@ -14,6 +14,7 @@ from kvrelease.errors import DamagedFile
 from kvrelease.progress import Progress, silent
 from kvrelease.release.adapter import AdapterDigest, is_adapter
 from kvrelease.release.address import open_saved, open_source
+from kvrelease.release.algorithm import FAST_ALGORITHM
 from kvrelease.release.checkpoint import Checkpoint, ReleaseFile, listed
 from kvrelease.release.content import Format, read_content
 from kvrelease.release.digests import (
@@ -31,7 +32,7 @@ from kvrelease.release.impact import OUTPUT_LAYER, Rule
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
 from kvrelease.release.naming import kv_name
-from kvrelease.release.sampling import FAST_ALGORITHM, DetectionBound, detection_bound
+from kvrelease.release.sampling import DetectionBound, detection_bound
 from kvrelease.release.small_files import read_bytes
 from kvrelease.release.source import Source
 from kvrelease.release.steady import SteadySource
@@ -205,7 +206,7 @@ def fingerprint_source(
     kv, layers = kv_digests(tensor_digests, entries, content.code, rule, algorithm=algorithm)
     parts = {
         "weights": weights,
-        "config": None if entries is None else config_digest(entries, content.code),
+        "config": None if entries is None else config_digest(entries, content.code, rule),
         "tokenizer": text_side.tokenizer,
         "template": text_side.template,
         "generation": text_side.generation,

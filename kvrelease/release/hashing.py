@@ -18,12 +18,12 @@ from blake3 import blake3
 
 from kvrelease.errors import DamagedFile, InputError
 from kvrelease.progress import Progress, ProgressEvent, silent
+from kvrelease.release.algorithm import PAYLOAD_PURPOSE
 from kvrelease.release.canonical import frame
 from kvrelease.release.sampling import BLOCK_BYTES, sampler_of
 from kvrelease.release.source import FileIdentity, Reader
 from kvrelease.release.weights import StoredTensor, WeightFile
 
-PAYLOAD_PURPOSE = "kvfp0 payload"
 _GLANCE_BYTES = 64  # enough to tell nearly every chunk from one of zeros without a copy
 # A few threads saturate a local disk; more only help network file systems, and --jobs can ask for them.
 _MAX_DEFAULT_JOBS = 8

@@ -27,10 +27,9 @@ from pathlib import Path
 import msgspec
 from blake3 import blake3
 
-from kvrelease.release.digests import FULL_ALGORITHM
+from kvrelease.release.algorithm import FAST_ALGORITHM, FULL_ALGORITHM
 from kvrelease.release.hashing import Payload
 from kvrelease.release.local_source import LocalFile
-from kvrelease.release.sampling import FAST_ALGORITHM
 from kvrelease.release.weights import WeightFile
 
 logger = logging.getLogger(__name__)

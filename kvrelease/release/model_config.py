@@ -139,12 +139,15 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model_type: None when the file does not say.
         entries: canonical key → value, sorted; a key that is absent has its engine's default, or none.
+        stated: likewise, without what the table of the model type unifies and fills in: the form under `all.1`, so that
+            a table for a further type changes no digest that has that name.
         transformers_version: of the library that wrote it; None when the file does not say. Part of no digest.
         warnings: contradictions inside the file.
     """
 
     model_type: str | None
     entries: JsonObject
+    stated: JsonObject
     transformers_version: str | None
     warnings: tuple[str, ...]
 
@@ -192,6 +195,7 @@ def canonical_config(raw: JsonObject, *, beside: Mapping[str, JsonObject] | None
     _rename_dtype(entries, warnings)
     _unify_quantization(entries)
     entries |= {name: canonical_quantization(content) for name, content in (beside or {}).items()}
+    stated = dict(sorted(entries.items()))
     defaults = DEFAULTS.get(model_type) if isinstance(model_type, str) else None
     if defaults is not None:
         _unify_rope(entries, warnings)
@@ -203,6 +207,7 @@ def canonical_config(raw: JsonObject, *, beside: Mapping[str, JsonObject] | None
     return ModelConfig(
         model_type=model_type if isinstance(model_type, str) else None,
         entries=dict(sorted(entries.items())),
+        stated=stated,
         transformers_version=version if isinstance(version, str) else None,
         warnings=tuple(warnings),
     )

@@ -13,7 +13,7 @@ def kv_name(kv_digest: str) -> str:
     """`kv1-` and the first 160 bits of a full kv digest in lower-case base32.
 
     Args:
-        kv_digest: `algorithm:hex`, such as `kvfp0-full/llama.1:…`. A fast digest has no name: it may miss a change.
+        kv_digest: `algorithm:hex`, such as `kvfp1-full/llama.1:…`. A fast digest has no name: it may miss a change.
     """
     algorithm, _, value = kv_digest.partition(":")
     assert "-full/" in algorithm, f"{algorithm} is not the algorithm of a full kv digest"

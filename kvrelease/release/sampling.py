@@ -16,10 +16,10 @@ from collections.abc import Iterable
 import msgspec
 from blake3 import blake3
 
+from kvrelease.release.algorithm import FAST_ALGORITHM
 from kvrelease.release.canonical import frame
 from kvrelease.release.impact import EMBEDDINGS, OUTPUT_LAYER
 
-FAST_ALGORITHM = "kvfp1-fast"
 BLOCK_BYTES = 1024
 SAMPLES = 4
 # Up to here the samples are the whole tensor.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kvrelease.errors import UnsupportedRelease
+from kvrelease.release.algorithm import STORED_ALGORITHM
 from kvrelease.release.canonical import digest_of
 from kvrelease.release.content import read_content
 from kvrelease.release.digests import config_digest
@@ -21,8 +22,6 @@ from kvrelease.release.weights import WeightFile
 
 if TYPE_CHECKING:
     from kvrelease.release.fingerprint import Fingerprint
-
-STORED_ALGORITHM = "kvfp0-stored"
 
 
 class StoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +79,7 @@ def read_stored(source: Source) -> StoredAnswer:
     return StoredAnswer(
         address=source.origin.address,
         stored=stored,
-        config=None if config is None else config_digest(config.entries, content.code),
+        config=None if config is None else config_digest(config.entries, content.code, content.rule),
         tokenizer=text_side.tokenizer,
         template=text_side.template,
         generation=text_side.generation,

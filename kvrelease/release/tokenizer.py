@@ -15,14 +15,11 @@ from blake3 import blake3
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile
+from kvrelease.release.algorithm import GENERATION_ALGORITHM, TEMPLATE_ALGORITHM, TOKENIZER_ALGORITHM
 from kvrelease.release.canonical import digest_of, encode_json
 from kvrelease.release.checkpoint import FileRole, ReleaseFile, release_file
 from kvrelease.release.small_files import read_json_object, read_text
 from kvrelease.release.source import TEMPLATE_FOLDER, Source, SourceFile, read_range
-
-TOKENIZER_ALGORITHM = "kvfp0-tokenizer"
-TEMPLATE_ALGORITHM = "kvfp0-template"
-GENERATION_ALGORITHM = "kvfp0-generation"
 
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 TEMPLATE_NAME = "chat_template.jinja"

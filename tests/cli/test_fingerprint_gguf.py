@@ -31,7 +31,7 @@ def test_a_file_is_fingerprinted_and_its_page_is_told(kv: Kv, model: Path) -> No
     result = kv("fingerprint", model.name)
     assert result.code == 0
     assert result.out.startswith("Release support-v1.2")
-    assert "kvfp0-full/all.1:" in result.out
+    assert "kvfp1-full/all.1:" in result.out
     assert "kvrelease namespace support-v1.2.gguf --engine llamacpp" in result.out
     assert "no dependency rule is known for the tensors of GGUF files" in result.err
 

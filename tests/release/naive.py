@@ -54,7 +54,7 @@ def payloads(directory: Path) -> dict[str, bytes]:
     found = {}
     for path in directory.glob("*.safetensors"):
         for name, tensor in parse(path.read_bytes()):
-            head = framed(b"kvfp0 payload") + framed(tensor["dtype"].encode())
+            head = framed(b"kvfp1 payload") + framed(tensor["dtype"].encode())
             head += framed(b"".join(u64(axis) for axis in tensor["shape"]))
             found[name] = blake3.blake3(head + framed(bytes(tensor["data"]))).digest()
     return found
@@ -65,7 +65,7 @@ def pairs(named: dict[str, bytes]) -> list[bytes]:
 
 
 def weights_digest(directory: Path) -> str:
-    return "kvfp0-full:" + digest("kvfp0-full weights", pairs(payloads(directory))).hex()
+    return "kvfp1-full:" + digest("kvfp1-full weights", pairs(payloads(directory))).hex()
 
 
 # docs/kv-impact.md: what is stored of a quantised projection, and what scales the cached K and V of a layer.
@@ -130,13 +130,27 @@ def kv_digest(
 ) -> str:
     """For an untied llama without code of its own."""
     counted = {key: item for key, item in canonical.items() if key not in harmless}
-    running = digest("kvfp0-full/llama.1 configuration", [value(counted)])
+    running = digest("kvfp1-full/llama.1 configuration", [value(counted)])
     touched: dict[int | None, dict[str, bytes]] = {}
     for name, payload in payloads(directory).items():
         touched.setdefault(first_layer(name, is_quantized=is_quantized), {})[name] = payload
     for layer in range(layers):
-        running = digest("kvfp0-full/llama.1 layer", [running, *pairs(touched.get(layer, {}))])
-    return "kvfp0-full/llama.1:" + digest("kvfp0-full/llama.1 kv", [running]).hex()
+        running = digest("kvfp1-full/llama.1 layer", [running, *pairs(touched.get(layer, {}))])
+    return "kvfp1-full/llama.1:" + digest("kvfp1-full/llama.1 kv", [running]).hex()
+
+
+def config_digest(canonical: dict[str, object], *, rule: str) -> str:
+    """Without code of its own."""
+    return f"kvfp1-config/{rule}:" + digest(f"kvfp1-config/{rule}", [value(canonical)]).hex()
+
+
+def generation_digest(effective: dict[str, object]) -> str:
+    return "kvfp1-generation:" + digest("kvfp1-generation", [value(effective)]).hex()
+
+
+def release_digest(parts: dict[str, str | None]) -> str:
+    known = {name: part for name, part in parts.items() if part is not None}
+    return "kvfp1-full:" + digest("kvfp1-full release", [value(known)]).hex()
 
 
 def places(name: str, dtype: str, shape: list[int], size: int) -> list[tuple[int, int]]:
@@ -176,7 +190,7 @@ def fast_digest(directory: Path, *, tied: bool = False) -> str:
 
 def adapter_digest(directory: Path, *, canonical: dict[str, object]) -> str:
     fields = [value(canonical), *pairs(payloads(directory))]
-    return "kvfp0-adapter:" + digest("kvfp0-adapter", fields).hex()
+    return "kvfp1-adapter:" + digest("kvfp1-adapter", fields).hex()
 
 
 def adapted_kv_digest(base_kv: str, adapter: str) -> str:

@@ -68,7 +68,7 @@ class Naive:
         found = {}
         for name, shape, kind, offset in self.entries:
             start = self.first + offset
-            head = framed(b"kvfp0 payload") + framed(words()[kind].encode())
+            head = framed(b"kvfp1 payload") + framed(words()[kind].encode())
             head += framed(b"".join(u64(axis) for axis in shape))
             found[name] = blake3.blake3(head + framed(self.data[start : start + sizes[name]])).digest()
         return found
@@ -83,20 +83,20 @@ class Naive:
 
     def tokenizer(self, keys: set[str]) -> str:
         named = {key: blake3.blake3(self.values[key][0]).digest() for key in keys}
-        return "kvfp0-tokenizer:" + digest("kvfp0-tokenizer", pairs(named)).hex()
+        return "kvfp1-tokenizer:" + digest("kvfp1-tokenizer", pairs(named)).hex()
 
 
 def weights_digest(payloads: dict[str, bytes]) -> str:
-    return "kvfp0-full:" + digest("kvfp0-full weights", pairs(payloads)).hex()
+    return "kvfp1-full:" + digest("kvfp1-full weights", pairs(payloads)).hex()
 
 
 def kv_digest(payloads: dict[str, bytes], configuration: dict[str, object]) -> str:
-    running = digest("kvfp0-full/all.1 configuration", [value(configuration)])
-    running = digest("kvfp0-full/all.1 layer", [running, *pairs(payloads)])
-    return "kvfp0-full/all.1:" + digest("kvfp0-full/all.1 kv", [running]).hex()
+    running = digest("kvfp1-full/all.1 configuration", [value(configuration)])
+    running = digest("kvfp1-full/all.1 layer", [running, *pairs(payloads)])
+    return "kvfp1-full/all.1:" + digest("kvfp1-full/all.1 kv", [running]).hex()
 
 
 def template_digest(texts: dict[str, str]) -> str:
     return (
-        "kvfp0-template:" + digest("kvfp0-template", pairs({name: text.encode() for name, text in texts.items()})).hex()
+        "kvfp1-template:" + digest("kvfp1-template", pairs({name: text.encode() for name, text in texts.items()})).hex()
     )

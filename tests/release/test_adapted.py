@@ -38,7 +38,7 @@ def test_an_adapter_alone_has_a_fingerprint_and_no_kv_name(tmp_path: Path) -> No
     assert (found.release.name, found.release.version, found.release.kv_name) == ("support-v3", "3", None)
     (adapter,) = found.adapters
     assert found.digests.kv == adapter.digest == adapter.content
-    assert found.digests.kv.startswith("kvfp0-adapter:")
+    assert found.digests.kv.startswith("kvfp1-adapter:")
     assert found.rule.name == "adapter.1"
     assert (found.tensors, len(found.tensor_digests), found.layers) == (12, 12, ())
     assert found.config == {"lora_alpha": 4, "peft_type": "LORA", "r": 2, "target_modules": ["q_proj", "v_proj"]}
@@ -103,7 +103,7 @@ def test_a_base_that_names_no_kv_leaves_its_adapters_without_a_name(tmp_path: Pa
         load_release(tmp_path / "base" / "model.safetensors"), x=write_adapter(tmp_path / "adapter")
     ).adapters
     assert adapter.kv_name is None
-    assert adapter.digest.startswith("kvfp0-full/all.1+adapter:")
+    assert adapter.digest.startswith("kvfp1-full/all.1+adapter:")
 
 
 def test_misfits_are_warnings_that_name_the_adapter(tmp_path: Path, base: Fingerprint) -> None:

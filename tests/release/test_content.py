@@ -59,7 +59,7 @@ def test_a_fingerprint_of_a_file_says_what_it_is(tmp_path: Path) -> None:
     assert found.release.name == "support"
     assert found.release.kv_name is not None
     assert (found.tensors, found.bytes) == (3, sum(len(tensor.data) for tensor in small_tensors()))
-    assert found.digests.kv.startswith("kvfp0-full/all.1:")
+    assert found.digests.kv.startswith("kvfp1-full/all.1:")
     assert found.labels == {"general.file_type": 0, "general.name": "Support 1.2"}
     assert found.config is not None
     assert found.config["llama.rope.freq_base"] == 10000.0

@@ -37,7 +37,7 @@ def fingerprint(
     kv, layers = kv_digests(payloads, canonical.entries, {}, rule)
     parts: dict[str, str | None] = {
         "weights": weights_digest(payloads),
-        "config": config_digest(canonical.entries, {}),
+        "config": config_digest(canonical.entries, {}, rule),
         "tokenizer": tokenizer,
         "generation": generation,
         "template": template,
@@ -181,7 +181,7 @@ def replaced(base: Fingerprint, **changes: object) -> Fingerprint:
 
 
 def test_what_cannot_be_compared_is_unknown() -> None:
-    digests = msgspec.structs.replace(OLD.digests, kv=OLD.digests.kv.replace("kvfp0", "kvfp9"))
+    digests = msgspec.structs.replace(OLD.digests, kv=OLD.digests.kv.replace("kvfp1", "kvfp9"))
     for other, reason in (
         (fingerprint(config=config_json("gemma2")), "different dependency rules, llama.1 and all.1"),
         (replaced(OLD, mode=Mode.FAST), "a fast fingerprint may miss a change"),

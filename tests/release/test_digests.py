@@ -43,6 +43,10 @@ def test_a_second_implementation_agrees(tmp_path: Path) -> None:
     assert fingerprint.tensor_digests == {name: value.hex() for name, value in naive.payloads(model).items()}
     assert fingerprint.digests.weights == naive.weights_digest(model)
     assert fingerprint.digests.kv == naive.kv_digest(model, layers=3, harmless=harmless, canonical=canonical)
+    assert fingerprint.digests.config == naive.config_digest(canonical, rule="llama.1")
+    covered = ("weights", "config", "tokenizer", "template", "generation")
+    parts = {name: getattr(fingerprint.digests, name) for name in covered}
+    assert fingerprint.digests.release == naive.release_digest(parts)
 
 
 @pytest.mark.parametrize("form", CONFIGURATIONS)
@@ -105,8 +109,41 @@ def test_vectors_of_the_specification(tmp_path: Path) -> None:
         "kv name of both": adapted.kv_name,
         "encoded value": encode_json({"b": [1, 2.5, None], "a": "é"}).hex(),
     }
-    published = dict(re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|$", SPECIFICATION.read_text(), re.MULTILINE))
-    assert found == published
+    assert found == published_vectors()
+
+
+def published_vectors() -> dict[str, str]:
+    return dict(re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|$", SPECIFICATION.read_text(), re.MULTILINE))
+
+
+def test_the_second_implementation_has_the_vectors_too(tmp_path: Path) -> None:
+    model, adapter = vector_release(tmp_path / "vector"), vector_adapter(tmp_path / "adapter")
+    saved = tmp_path / "fingerprint.json"
+    artifacts.write(saved, load_release(model))
+    canonical = naive.canonical_of(saved)
+    _, rule = config_and_rule()
+    harmless = {key for key in canonical if not config_affects_kv(key, rule)}
+    kv = naive.kv_digest(model, layers=1, harmless=harmless, canonical=canonical)
+    weights, config = naive.weights_digest(model), naive.config_digest(canonical, rule="llama.1")
+    generation = naive.generation_digest({})
+    alone = naive.adapter_digest(
+        adapter, canonical={"peft_type": "LORA", "r": 1, "lora_alpha": 2, "target_modules": ["k_proj"]}
+    )
+    both = naive.adapted_kv_digest(kv, alone)
+    assert {
+        **{name: payload.hex() for name, payload in naive.payloads(model).items()},
+        "weights": weights,
+        "config": config,
+        "generation": generation,
+        "kv": kv,
+        "release": naive.release_digest({"weights": weights, "config": config, "generation": generation}),
+        "fast": naive.fast_digest(model),
+        "kv name": naive.kv_name(kv),
+        "adapter alone": alone,
+        "release and adapter": both,
+        "kv name of both": naive.kv_name(both),
+        "encoded value": naive.value({"b": [1, 2.5, None], "a": "é"}).hex(),
+    } == {name: vector for name, vector in published_vectors().items() if name != "layer 0"}
 
 
 def test_weights_digest_depends_on_names_and_contents_and_not_on_order() -> None:
@@ -175,8 +212,16 @@ def test_no_configuration_is_not_an_empty_one_and_code_counts() -> None:
         kv_digests(payloads(), {}, {"modeling.py": "01" * 32}, rule)[0],
     }
     assert len(digests) == 4
-    assert all(digest.startswith("kvfp0-full/all.1:") for digest in digests)
-    assert config_digest({}, {}) != config_digest({}, {"modeling.py": "00" * 32})
+    assert all(digest.startswith("kvfp1-full/all.1:") for digest in digests)
+    assert config_digest({}, {}, rule) != config_digest({}, {"modeling.py": "00" * 32}, rule)
+
+
+def test_the_form_of_the_configuration_is_in_the_algorithms_name() -> None:
+    """A table for a further model type then changes no digest of a name that exists."""
+    canonical, rule = config_and_rule()
+    other, unknown = config_and_rule("gemma2")
+    assert config_digest(canonical.entries, {}, rule).startswith("kvfp1-config/llama.1:")
+    assert config_digest(other.entries, {}, unknown).startswith("kvfp1-config/all.1:")
 
 
 def test_release_digest_covers_every_part() -> None:

@@ -194,7 +194,7 @@ def test_unknown_architecture_counts_everything(tmp_path: Path) -> None:
     weights = tensors()
     config = config_json("gemma2")
     before = load_release(write_release(tmp_path / "model", weights, config=config))
-    assert before.digests.kv.startswith("kvfp0-full/all.1:")
+    assert before.digests.kv.startswith("kvfp1-full/all.1:")
     assert before.layers == ()
     assert "no dependency rule is known for model type 'gemma2'" in before.warnings[0]
     weights["model.norm.weight"] += 1

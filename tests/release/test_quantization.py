@@ -196,5 +196,5 @@ def test_whatever_the_values_are_the_configuration_is_read() -> None:
         promises_kv_scales(config.entries)
         rule = rule_for(config)
         assert rule.is_quantized
-        config_digest(again.entries, {})
+        config_digest(again.entries, {}, rule)
         disagreements(config, rule, {})
