@@ -35,14 +35,16 @@ def compute_model_fingerprint(path: str | os.PathLike[str], *, jobs: int | None 
     Raises:
         NotFound: no such path, no weights, or shards that are absent.
         DamagedFile: a file is not what it claims.
-        UnsupportedRelease: nothing that can be fingerprinted.
+        UnsupportedRelease: nothing that can be fingerprinted, or a fingerprint that an earlier algorithm made.
         InputError: a file cannot be read, changed meanwhile, or what was read cannot name KV: weights without their
             config.json, an adapter without its base, a fingerprint that is not a full one.
     """
-    from kvrelease.release.fingerprint import load_release  # noqa: PLC0415 - late: keys alone need none of it
+    from kvrelease.release.fingerprint import load_release, require_current  # noqa: PLC0415 - keys alone need none
 
     source = os.fspath(path)
-    kv_name = load_release(source, jobs=jobs).release.kv_name
+    found = load_release(source, jobs=jobs)
+    require_current(found)
+    kv_name = found.release.kv_name
     if kv_name is None:
         raise InputError(
             f"fingerprinting {source}: what was read does not decide KV (weights without their config.json, an adapter "

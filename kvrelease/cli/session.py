@@ -121,21 +121,40 @@ def open_memo(*, no_memo: bool) -> Memo | None:
     return None if directory is None else Memo(directory)
 
 
-def read_release(what: str | None, *, option: str, jobs: int | None, no_memo: bool, progress: Progress) -> Fingerprint:
+def read_release(
+    what: str | None,
+    *,
+    option: str,
+    jobs: int | None,
+    no_memo: bool,
+    progress: Progress,
+    may_be_older: bool = False,
+) -> Fingerprint:
     """The fingerprint that an option names.
+
+    Args:
+        what: a release, or a saved fingerprint.
+        option: that named it.
+        jobs: threads to hash with; None for as many as are worthwhile here.
+        no_memo: to hash everything.
+        progress: called while hashing.
+        may_be_older: a saved one may be of other algorithms than today's: whoever only compares can tell.
 
     Raises:
         UsageError: the option was not given.
         InputError: it cannot be read.
     """
-    from kvrelease.release.fingerprint import load_release  # noqa: PLC0415 - late
+    from kvrelease.release.fingerprint import load_release, require_current  # noqa: PLC0415 - late
 
     if what is None:
         raise UsageError(
             f"no release is named: {option} says which weights are to be there",
             hint=f"add {option} MODEL_DIRECTORY (or a saved fingerprint)",
         )
-    return load_release(what, jobs=jobs, memo=open_memo(no_memo=no_memo), progress=progress)
+    found = load_release(what, jobs=jobs, memo=open_memo(no_memo=no_memo), progress=progress)
+    if not may_be_older:
+        require_current(found)
+    return found
 
 
 def adapter_sources(texts: Sequence[str]) -> dict[str, Source]:

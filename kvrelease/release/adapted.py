@@ -14,9 +14,10 @@ from kvrelease.progress import Progress, silent
 from kvrelease.release.adapter import Adapter, read_adapter
 from kvrelease.release.adapter_fit import misfits_with_base
 from kvrelease.release.algorithm import FAST_ALGORITHM
+from kvrelease.release.content import Format
 from kvrelease.release.digests import adapter_config_digest, algorithm_of, release_digest, weights_digest
 from kvrelease.release.expectation import expected_shapes
-from kvrelease.release.fingerprint import Digests, Fingerprint
+from kvrelease.release.fingerprint import Digests, Fingerprint, require_current
 from kvrelease.release.impact import ADAPTER_RULE, Rule
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
@@ -87,6 +88,7 @@ def fingerprint_adapter(
         config=adapter.config.entries,
         transformers_version=None,
         tensor_digests=dict(sorted(adapter.payloads.items())),
+        remembered_bytes=adapter.remembered_bytes,
         warnings=(
             *adapter.warnings,
             *text_side.warnings,
@@ -116,9 +118,11 @@ def with_adapters(
 
     Raises:
         UsageError: a name is given twice, or the base is an adapter itself.
+        UnsupportedRelease: an earlier algorithm made the base's fingerprint.
         InputError: an adapter cannot be read.
         ServiceError: the store did not answer properly.
     """
+    require_current(base)
     if base.rule.name == ADAPTER_RULE:
         raise UsageError(
             f"{base.release.source} is an adapter itself, so it is no base for others",
@@ -128,6 +132,7 @@ def with_adapters(
     twice = sorted(taken & sources.keys())
     if twice:
         raise UsageError(f"the adapter {twice[0]!r} is in the fingerprint already", hint="give it another NAME=")
+    started = time.monotonic()
     found, warnings = list(base.adapters), list(base.warnings)
     for name, source in sources.items():
         adapter = read_adapter(source, memo=memo, jobs=jobs, progress=progress)
@@ -135,10 +140,18 @@ def with_adapters(
         warnings += [f"adapter {name!r}: {text}" for text in (*adapter.warnings, *_misfits(adapter, base))]
     contents = {f"adapter {one.name}": one.content for one in found}
     digests = msgspec.structs.replace(base.digests, release=_release_digest(base.digests, base.mode, contents))
-    return msgspec.structs.replace(base, digests=digests, adapters=tuple(found), warnings=tuple(warnings))
+    return msgspec.structs.replace(
+        base,
+        digests=digests,
+        adapters=tuple(found),
+        warnings=tuple(warnings),
+        seconds=round(base.seconds + time.monotonic() - started, 3),
+    )
 
 
 def _misfits(adapter: Adapter, base: Fingerprint) -> list[str]:
+    if base.format is not Format.SAFETENSORS:
+        return [f"whether it fits the base cannot be told: {base.format} calls tensors otherwise"]
     entries = base.config or {}
     model_type = entries.get("model_type")
     config = ModelConfig(

@@ -47,6 +47,7 @@ class AdapterDigest(msgspec.Struct, frozen=True, kw_only=True):
         bytes: of them.
         config: its canonical configuration.
         uncounted: what its configuration says besides, such as the base that it was made for. Part of no digest.
+        remembered_bytes: of tensors whose digests were remembered from an earlier run, and not hashed again.
     """
 
     name: str
@@ -58,6 +59,7 @@ class AdapterDigest(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     config: JsonObject
     uncounted: JsonObject
+    remembered_bytes: int = 0
 
 
 class Adapter(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +113,7 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True):
             bytes=sum(tensor.size_bytes for tensor in self.tensors),
             config=self.config.entries,
             uncounted=self.config.uncounted,
+            remembered_bytes=self.remembered_bytes,
         )
 
 
@@ -186,6 +189,12 @@ def read_adapter(
 
 def _read_weights(source: Source, names: Sequence[str]) -> WeightFile:
     """The one file of weights, its tensors not empty."""
+    if source.single_file is not None and source.single_file != ADAPTER_WEIGHTS_NAME:
+        raise UnsupportedRelease(
+            f"reading {source.where}: {source.single_file!r} is no {ADAPTER_WEIGHTS_NAME}, and no other form of adapter "
+            "is read",
+            hint="give the directory that PEFT wrote; of a converted adapter, the one that it was converted from",
+        )
     if ADAPTER_WEIGHTS_NAME not in names:
         pickles = [name for name in _PICKLES if name in names]
         if pickles:

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from kvrelease.artifacts import Artifact, ReleaseRef, Verdict
 from kvrelease.release.checkpoint import listed
-from kvrelease.release.comparison import Sameness, TensorChanges, compare_parts, compare_samples, compare_tensors
+from kvrelease.release.comparison import (
+    Sameness,
+    TensorChanges,
+    compare_digests,
+    compare_parts,
+    compare_samples,
+    compare_tensors,
+)
 from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.impact import ADAPTER_RULE
 from kvrelease.release.mode import Mode
 from kvrelease.release.sampling import DetectionBound
 
@@ -21,7 +29,7 @@ class ReleaseCheck(Artifact, frozen=True, kw_only=True, tag="kvrelease/check"):
         mode: how much of the release was read.
         verdict: pass where it is the published one, or where no change was seen by a fast check that was asked for.
         reason: one sentence.
-        changed: names of the digests that differ; `samples` for the fast digest.
+        changed: names of the digests that differ; `samples` for the fast digest, `adapter 'NAME'` for an adapter.
         unknown: names of the digests that could not be compared.
         tensors: which tensors differ; empty where only samples were compared.
         bound: what a fast check can have missed; None where every byte was compared.
@@ -52,6 +60,7 @@ def check_release(published: Fingerprint, found: Fingerprint) -> ReleaseCheck:
     if parts["weights"] is Sameness.UNKNOWN or found.mode is Mode.FAST:
         del parts["weights"]
         parts = {"samples": compare_samples(published, found), **parts}
+    parts |= _compare_adapters(published, found)
     changed = tuple(name for name, sameness in parts.items() if sameness is Sameness.CHANGED)
     unknown = tuple(name for name, sameness in parts.items() if sameness is Sameness.UNKNOWN)
     tensors = compare_tensors(published, found)
@@ -71,6 +80,20 @@ def check_release(published: Fingerprint, found: Fingerprint) -> ReleaseCheck:
     )
 
 
+def _compare_adapters(published: Fingerprint, found: Fingerprint) -> dict[str, Sameness]:
+    """What is known of each adapter, by `adapter NAME`; they are read whole in either mode.
+
+    One that was published and is not here was not asked for, which is no change of the release.
+    """
+    if ADAPTER_RULE in (published.rule.name, found.rule.name):
+        return {}  # an adapter alone: its tensors and configuration are compared like a release's
+    before, after = ({one.name: one.content for one in side.adapters} for side in (published, found))
+    return {
+        f"adapter {name!r}": (Sameness.UNKNOWN if name not in after else compare_digests(before.get(name), after[name]))
+        for name in sorted(before.keys() | after.keys())
+    }
+
+
 def _judge(
     published: Fingerprint,
     found: Fingerprint,
@@ -85,6 +108,12 @@ def _judge(
         which = f"; tensors: {listed(sorted(names))}" if names else ""
         return Verdict.FAIL, f"not the release that was published: {', '.join(changed)} changed{which}"
     if unknown:
+        missing = {f"adapter {one.name!r}": one.name for one in published.adapters}
+        if all(name in missing for name in unknown):
+            return Verdict.INCONCLUSIVE, (
+                f"published with adapters that were not looked at: {listed([missing[name] for name in unknown])}; add "
+                "--adapter NAME=DIR for each"
+            )
         return Verdict.INCONCLUSIVE, (
             f"{', '.join(unknown)} cannot be compared: the published fingerprint was made in another way "
             f"(kvrelease {published.tool}); publish it again"

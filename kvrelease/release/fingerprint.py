@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,11 +11,11 @@ import msgspec
 
 from kvrelease import artifacts
 from kvrelease.artifacts import Artifact, JsonObject, ReleaseRef
-from kvrelease.errors import DamagedFile
+from kvrelease.errors import DamagedFile, UnsupportedRelease
 from kvrelease.progress import Progress, silent
 from kvrelease.release.adapter import AdapterDigest, is_adapter
 from kvrelease.release.address import open_saved, open_source
-from kvrelease.release.algorithm import FAST_ALGORITHM
+from kvrelease.release.algorithm import FAMILY, FAST_ALGORITHM, family_of
 from kvrelease.release.checkpoint import Checkpoint, ReleaseFile, listed
 from kvrelease.release.content import Format, read_content
 from kvrelease.release.digests import (
@@ -157,6 +158,21 @@ def load_release(
 
         return fingerprint_adapter(source, memo=memo, jobs=jobs, name=name, version=version, progress=progress)
     return fingerprint_source(source, mode=mode, memo=memo, jobs=jobs, name=name, version=version, progress=progress)
+
+
+def require_current(found: Fingerprint) -> None:
+    """Checks that a fingerprint, perhaps saved long ago, is of the algorithms of this version.
+
+    Raises:
+        UnsupportedRelease: its names would be others than those that everybody makes today.
+    """
+    family = family_of(found.digests.kv)
+    if family != FAMILY:
+        raise UnsupportedRelease(
+            f"reading the fingerprint of {found.release.source}: kvrelease {found.tool} saved it, with digests of "
+            f"{family}; this version makes {FAMILY}, and names of the two are never the same",
+            hint=f"fingerprint the release again: kvrelease fingerprint {shlex.quote(found.release.source)}",
+        )
 
 
 def fingerprint_source(

@@ -18,6 +18,7 @@ from kvrelease.release.checkpoint import listed
 from kvrelease.release.local_source import LocalFile, LocalSource
 from kvrelease.release.small_files import read_bytes, read_text
 from kvrelease.release.source import TEMPLATE_FOLDER, Origin
+from kvrelease.release.weights import WEIGHT_SUFFIXES
 
 MAIN = "main"
 _COMMIT = re.compile(r"[0-9a-f]{40}\Z")
@@ -84,7 +85,7 @@ class CachedRepository(msgspec.Struct, frozen=True, kw_only=True):
             raise DamagedFile(
                 f"reading {path}: not the listing of a commit: {error}", hint="remove it; it is fetched again"
             ) from error
-        wanted = [name for name in tree.files if is_read(name) and not name.endswith(".safetensors")]
+        wanted = [name for name in tree.files if is_read(name) and not name.endswith(WEIGHT_SUFFIXES)]
         return missing_in(self.snapshot(commit), {name: tree.files[name].size for name in wanted})
 
 
@@ -98,7 +99,7 @@ def is_read(name: str) -> bool:
     folder, _, base = name.rpartition("/")
     if folder == TEMPLATE_FOLDER:
         return base.endswith(".jinja")
-    return name.endswith(".safetensors") or (not folder and name.endswith((*_READ_SUFFIXES, ".py")))
+    return name.endswith(WEIGHT_SUFFIXES) or (not folder and name.endswith((*_READ_SUFFIXES, ".py")))
 
 
 def missing_in(directory: Path, sizes: Mapping[str, int]) -> list[str]:

@@ -48,8 +48,10 @@ def diff(
 
     choose_format(form, output)
     with console.progress() as progress:
-        before = session.read_release(old, option="OLD", jobs=jobs, no_memo=no_memo, progress=progress)
-        after = session.read_release(new, option="NEW", jobs=jobs, no_memo=no_memo, progress=progress)
+        before, after = (
+            session.read_release(side, option=option, jobs=jobs, no_memo=no_memo, progress=progress, may_be_older=True)
+            for side, option in ((old, "OLD"), (new, "NEW"))
+        )
     for side, found in ((old, before), (new, after)):
         for warning in found.warnings:
             console.say_warning(f"{side}: {warning}")

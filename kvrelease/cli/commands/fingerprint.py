@@ -78,7 +78,8 @@ def fingerprint(
 
     Every byte of every tensor is hashed. Resharding, renaming and copying change nothing; one flipped bit does. The kv
     name (kv1-…) names the KV that these weights make, and goes into every cache key. With --adapter, each LoRA adapter
-    gets a kv name of its own, because base and adapter make its KV together; an adapter alone has none.
+    gets a kv name of its own, because base and adapter make its KV together; an adapter alone has none. Adapters are
+    always read whole, with --mode fast too.
 
     Example: kvrelease fingerprint ./models/v1.3 -o v1.3.json
     """
@@ -146,13 +147,13 @@ def _read_published(model: str, against: str | None) -> "Fingerprint":
         InputError: it is not there, or cannot be read.
         ServiceError: the store did not answer properly.
     """
-    from kvrelease.release.address import HUB_PREFIX, open_saved
+    from kvrelease.release.address import SINGLE_FILE_SUFFIXES, open_saved
     from kvrelease.release.check import PUBLISHED_NAME
     from kvrelease.release.fingerprint import load_release
 
-    is_folder = "://" in model or model.startswith(HUB_PREFIX) or Path(model).is_dir()
-    place = model if is_folder else str(Path(model).parent)
-    what = f"{place.rstrip('/')}/{PUBLISHED_NAME}" if against is None else against
+    is_folder = Path(model).is_dir() or not model.endswith(SINGLE_FILE_SUFFIXES)
+    place = model.rstrip("/") if is_folder else model.rpartition("/")[0]
+    what = f"{place or '.'}/{PUBLISHED_NAME}" if against is None else against
     if open_saved(what) is None:
         raise UsageError(
             f"{'--check' if against is None else '--against'} {what}: not the address of a saved fingerprint",
