@@ -191,8 +191,8 @@ def _read_weights(source: Source, names: Sequence[str]) -> WeightFile:
     """The one file of weights, its tensors not empty."""
     if source.single_file is not None and source.single_file != ADAPTER_WEIGHTS_NAME:
         raise UnsupportedRelease(
-            f"reading {source.where}: {source.single_file!r} is no {ADAPTER_WEIGHTS_NAME}, and no other form of adapter "
-            "is read",
+            f"reading {source.where}: {source.single_file!r} is no {ADAPTER_WEIGHTS_NAME}, and adapters of no other "
+            "form are read",
             hint="give the directory that PEFT wrote; of a converted adapter, the one that it was converted from",
         )
     if ADAPTER_WEIGHTS_NAME not in names:

@@ -16,6 +16,7 @@ from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE
 from kvrelease.release.mode import Mode
 from kvrelease.release.sampling import DetectionBound
+from kvrelease.release.stored import StoredAnswer, proves
 
 PUBLISHED_NAME = "kvrelease.json"
 
@@ -32,7 +33,7 @@ class ReleaseCheck(Artifact, frozen=True, kw_only=True, tag="kvrelease/check"):
         changed: names of the digests that differ; `samples` for the fast digest, `adapter 'NAME'` for an adapter.
         unknown: names of the digests that could not be compared.
         tensors: which tensors differ; empty where only samples were compared.
-        bound: what a fast check can have missed; None where every byte was compared.
+        bound: what a fast check can have missed; None where every byte was compared, or the place's own hashes were.
         seconds: that reading took.
     """
 
@@ -80,6 +81,39 @@ def check_release(published: Fingerprint, found: Fingerprint) -> ReleaseCheck:
     )
 
 
+def check_stated(published: Fingerprint, answer: StoredAnswer, *, seconds: float) -> ReleaseCheck | None:
+    """Whether a place states the hashes of the very files that were published; None where only reading can tell.
+
+    That is more than samples say, and no tensor is read: but it is the place's word.
+    """
+    if not proves(answer, published):
+        return None
+    names = ("config", "tokenizer", "template", "generation")
+    parts = {name: compare_digests(getattr(published.digests, name), getattr(answer, name)) for name in names}
+    parts |= {_adapter(one.name): Sameness.UNKNOWN for one in published.adapters}
+    changed = tuple(name for name, sameness in parts.items() if sameness is Sameness.CHANGED)
+    unknown = tuple(name for name, sameness in parts.items() if sameness is Sameness.UNKNOWN)
+    nothing = TensorChanges(added=(), removed=(), changed=(), renamed=())
+    verdict, reason = _judge_parts(published, changed, unknown, nothing) or (
+        Verdict.PASS,
+        "the place states the hashes of the very weight files that were published; no tensor was read",
+    )
+    return ReleaseCheck(
+        release=ReleaseRef(
+            name=published.release.name, version=published.release.version, source=answer.address, kv_name=None
+        ),
+        published=published.release,
+        mode=Mode.FAST,
+        verdict=verdict,
+        reason=reason,
+        changed=changed,
+        unknown=unknown,
+        tensors=nothing,
+        bound=None,
+        seconds=seconds,
+    )
+
+
 def _compare_adapters(published: Fingerprint, found: Fingerprint) -> dict[str, Sameness]:
     """What is known of each adapter, by `adapter NAME`; they are read whole in either mode.
 
@@ -89,9 +123,13 @@ def _compare_adapters(published: Fingerprint, found: Fingerprint) -> dict[str, S
         return {}  # an adapter alone: its tensors and configuration are compared like a release's
     before, after = ({one.name: one.content for one in side.adapters} for side in (published, found))
     return {
-        f"adapter {name!r}": (Sameness.UNKNOWN if name not in after else compare_digests(before.get(name), after[name]))
+        _adapter(name): Sameness.UNKNOWN if name not in after else compare_digests(before.get(name), after[name])
         for name in sorted(before.keys() | after.keys())
     }
+
+
+def _adapter(name: str) -> str:
+    return f"adapter {name!r}"
 
 
 def _judge(
@@ -103,12 +141,28 @@ def _judge(
     *,
     is_sampled: bool,
 ) -> tuple[Verdict, str]:
+    if (judged := _judge_parts(published, changed, unknown, tensors)) is not None:
+        return judged
+    if found.mode is Mode.FAST:
+        return Verdict.PASS, f"no change was seen; {chances(found.bound)}"
+    if is_sampled:
+        what = "a fast one" if published.mode is Mode.FAST else f"of another algorithm (kvrelease {published.tool})"
+        return Verdict.INCONCLUSIVE, (
+            f"no change was seen, but the published fingerprint is {what}: only samples of the tensors can be compared"
+        )
+    return Verdict.PASS, "every digest is the published one"
+
+
+def _judge_parts(
+    published: Fingerprint, changed: tuple[str, ...], unknown: tuple[str, ...], tensors: TensorChanges
+) -> tuple[Verdict, str] | None:
+    """The verdict of parts that differ or cannot be compared; None where all that were compared are the same."""
     if changed:
         names = [*tensors.changed, *tensors.added, *tensors.removed, *(pair.new for pair in tensors.renamed)]
         which = f"; tensors: {listed(sorted(names))}" if names else ""
         return Verdict.FAIL, f"not the release that was published: {', '.join(changed)} changed{which}"
     if unknown:
-        missing = {f"adapter {one.name!r}": one.name for one in published.adapters}
+        missing = {_adapter(one.name): one.name for one in published.adapters}
         if all(name in missing for name in unknown):
             return Verdict.INCONCLUSIVE, (
                 f"published with adapters that were not looked at: {listed([missing[name] for name in unknown])}; add "
@@ -118,14 +172,7 @@ def _judge(
             f"{', '.join(unknown)} cannot be compared: the published fingerprint was made in another way "
             f"(kvrelease {published.tool}); publish it again"
         )
-    if found.mode is Mode.FAST:
-        return Verdict.PASS, f"no change was seen; {chances(found.bound)}"
-    if is_sampled:
-        what = "a fast one" if published.mode is Mode.FAST else f"of another algorithm (kvrelease {published.tool})"
-        return Verdict.INCONCLUSIVE, (
-            f"no change was seen, but the published fingerprint is {what}: only samples of the tensors can be compared"
-        )
-    return Verdict.PASS, "every digest is the published one"
+    return None
 
 
 def chances(bound: DetectionBound | None) -> str:

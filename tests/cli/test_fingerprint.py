@@ -21,7 +21,8 @@ from kvrelease.release.memo import Memo, default_directory
 from kvrelease.release.mode import Mode
 from tests.cli.conftest import Kv
 from tests.cli.shell import Releases, start
-from tests.release.builders import write_json
+from tests.release.builders import tensors, write_json, write_release, write_text_side
+from tests.release.hub_server import serve_hub
 
 DEADLINE_S = 30.0
 
@@ -231,6 +232,33 @@ def test_nothing_published_or_something_else_ends_4(kv: Kv, model: Path) -> None
     assert kv("fingerprint", "m", "--check").code == 4
     for against in ("m", "notes.txt"):
         assert kv("fingerprint", "m", "--against", against).code == 2
+
+
+def test_the_hubs_own_hashes_answer_a_fast_check_without_a_tensor_being_read(
+    kv: Kv, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_text_side(write_release(workdir / "source", shards=2))
+    address = "hf:acme/support"
+    with serve_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        monkeypatch.setenv("HF_HUB_CACHE", str(workdir / "hub"))
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        hub.push("acme/support", source)
+        assert kv("fingerprint", address, "-o", "saved.json").code == 0
+        hub.requests.clear()
+        result = kv("fingerprint", address, "--against", "saved.json", "--mode", "fast")
+        assert result.code == 0, result.err
+        assert "states the hashes of the very weight files that were published; no tensor was read" in result.out
+        assert hub.asked("elsewhere") == 2  # the front of each shard, once
+        write_json(source / "generation_config.json", {"temperature": 0.123})
+        hub.push("acme/support", source)
+        result = kv("fingerprint", address, "--against", "saved.json", "--mode", "fast")
+        assert (result.code, "generation changed" in result.out) == (1, True)
+        write_release(source, {name: array + 1 for name, array in tensors().items()}, shards=2)
+        hub.push("acme/support", source)
+        result = kv("fingerprint", address, "--against", "saved.json", "--mode", "fast")
+        assert (result.code, "samples" in result.out) == (1, True)
+        assert kv("fingerprint", address, "--check").code == 2
 
 
 # --- interrupted ---

@@ -23,6 +23,8 @@ from kvrelease.progress import ProgressEvent
 from kvrelease.release.address import open_source
 from kvrelease.release.checkpoint import read_checkpoint
 from kvrelease.release.fingerprint import load_release
+from kvrelease.release.memo import Memo
+from kvrelease.release.mode import Mode
 from kvrelease.release.source import read_range
 from tests.release.builders import config_json, tensors, write_release, write_text_side
 from tests.release.gguf_writer import write_gguf, write_split
@@ -51,6 +53,17 @@ def test_an_object_store_gives_the_digests_of_the_directory(s3: S3Server, model:
     assert (remote.files, remote.warnings) == (local.files, local.warnings)
     assert (remote.release.name, remote.release.version) == ("support-v1.3", None)
     assert remote.release.source == f"s3://{BUCKET}/llama/support-v1.3"
+
+
+def test_the_fast_digest_of_objects_is_that_of_the_directory_and_nothing_is_remembered(
+    s3: S3Server, model: Path, tmp_path: Path
+) -> None:
+    address = s3.upload(model, "llama/support-v1.3")
+    memo = Memo(tmp_path / "memo", settled_ns=0)
+    fast, full = load_release(address, mode=Mode.FAST), load_release(address, memo=memo)
+    assert fast.fast == full.fast == load_release(model).fast
+    assert full.remembered_bytes == load_release(address, memo=memo).remembered_bytes == 0
+    assert not memo.directory.exists()
 
 
 def test_one_object_and_shards_in_sub_folders_are_found(s3: S3Server, model: Path, tmp_path: Path) -> None:

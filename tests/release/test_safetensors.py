@@ -46,6 +46,49 @@ DAMAGED = {
         raw_safetensors(b'{"a":{"dtype":"U8","dtype":"I8","shape":[1],"data_offsets":[0,1]}}', b"x"),
         "names 'dtype' twice",
     ),
+    "duplicate in a padded header": (
+        raw_safetensors(
+            b'{"__metadata__":{"format":"pt"},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},'
+            b'"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}    ',
+            b"x",
+        ),
+        "names 'a' twice",
+    ),
+    "duplicate under another spelling": (
+        raw_safetensors(
+            b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},'
+            b'"\\u0061":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}',
+            b"x",
+        ),
+        "names 'a' twice",
+    ),
+    "duplicate in the metadata": (
+        raw_safetensors(
+            b'{"__metadata__":{"a":"1","a":"1"},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"x"
+        ),
+        "names 'a' twice",
+    ),
+    "two metadata": (
+        raw_safetensors(
+            b'{"__metadata__":{},"__metadata__":{},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"x"
+        ),
+        "names '__metadata__' twice",
+    ),
+    "overflowing shape of nothing": (
+        raw_safetensors({"a": entry(0, 0, shape=[2**40, 2**40, 0])}),
+        "more elements",
+    ),
+    "overflowing axis of nothing": (raw_safetensors({"a": entry(0, 0, shape=[0, 2**63])}), "impossible shape"),
+    "overflowing axis of an unknown dtype": (
+        raw_safetensors({"a": entry(0, 1, dtype="X", shape=[2**63])}, b"x"),
+        "impossible shape",
+    ),
+    "second of two alike does not fit": (
+        raw_safetensors(
+            {"a": entry(0, 4, dtype="F32", shape=[1]), "b": entry(4, 6, dtype="F32", shape=[1])}, b"abcdef"
+        ),
+        "tensor 'b' is F32 [1], 4 bytes, but its range has 2",
+    ),
     "negative offset": (
         raw_safetensors({"a": entry(-1, 1, shape=[2])}, b"xx"),
         "tensor 'a' has the impossible byte range",

@@ -2,6 +2,7 @@
 
 # ruff: noqa: PLC0415 - heavy imports stay inside the command
 import shlex
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,10 +22,11 @@ from kvrelease.cli.options import (
 from kvrelease.cli.outcome import exit_code
 from kvrelease.cli.output import Format, choose_format, deliver, require_writable, save
 from kvrelease.cli.session import adapter_sources, open_memo
-from kvrelease.errors import ExitCode, NotFound, UsageError, worst
+from kvrelease.errors import ExitCode, NotFound, UnsupportedRelease, UsageError, worst
 from kvrelease.release.mode import Mode
 
 if TYPE_CHECKING:
+    from kvrelease.release.check import ReleaseCheck
     from kvrelease.release.fingerprint import Fingerprint
 
 _PUBLISHING = "Publishing"
@@ -84,6 +86,7 @@ def fingerprint(
     Example: kvrelease fingerprint ./models/v1.3 -o v1.3.json
     """
     from kvrelease.release.adapted import with_adapters
+    from kvrelease.release.check import check_release
     from kvrelease.release.fingerprint import load_release
     from kvrelease.report.fingerprint import fingerprint_document
 
@@ -97,6 +100,10 @@ def fingerprint(
     published = _read_published(model, against) if is_check else None
     adapters = adapter_sources(adapter or ())
     memo = open_memo(no_memo=no_memo or publish)
+    if published is not None and mode is Mode.FAST and not adapters:
+        stated = _check_stated(published, model)
+        if stated is not None:
+            return _deliver_check(stated, wanted=form, output=output)
     with console.progress() as progress:
         found = load_release(
             model, mode=mode, memo=memo, jobs=jobs, name=name, version=release_version, progress=progress
@@ -106,7 +113,7 @@ def fingerprint(
     for warning in found.warnings:
         console.say_warning(warning)
     if published is not None:
-        return _deliver_check(published, found, wanted=form, output=output)
+        return _deliver_check(check_release(published, found), wanted=form, output=output)
     code = deliver(found, lambda: fingerprint_document(found), wanted=form, output=output)
     if place is not None:
         code = worst((code, save(found, place)))
@@ -169,13 +176,30 @@ def _read_published(model: str, against: str | None) -> "Fingerprint":
         ) from error
 
 
-def _deliver_check(
-    published: "Fingerprint", found: "Fingerprint", *, wanted: Format | None, output: Path | None
-) -> ExitCode:
-    from kvrelease.release.check import check_release
+def _check_stated(published: "Fingerprint", model: str) -> "ReleaseCheck | None":
+    """The check by what the release's place states of its files; None where it states nothing, or that proves nothing.
+
+    Raises:
+        InputError: the release is missing or damaged.
+        ServiceError: the store did not answer properly.
+    """
+    from kvrelease.release.address import HUB_PREFIX, open_source
+    from kvrelease.release.check import check_stated
+    from kvrelease.release.stored import read_stored
+
+    if published.stored is None or not model.startswith(HUB_PREFIX):
+        return None
+    started = time.monotonic()
+    try:
+        answer = read_stored(open_source(model))
+    except UnsupportedRelease:  # a small repository without large files: it states no hashes
+        return None
+    return check_stated(published, answer, seconds=round(time.monotonic() - started, 3))
+
+
+def _deliver_check(result: "ReleaseCheck", *, wanted: Format | None, output: Path | None) -> ExitCode:
     from kvrelease.report.check import check_document
 
-    result = check_release(published, found)
     return deliver(
         result,
         lambda: check_document(result),
