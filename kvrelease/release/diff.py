@@ -9,6 +9,7 @@ import msgspec
 
 from kvrelease.artifacts import Artifact, ReleaseRef, Verdict
 from kvrelease.release.adapter_diff import adapter_notes, adapter_reasons
+from kvrelease.release.algorithm import family_of, name_of
 from kvrelease.release.checkpoint import listed
 from kvrelease.release.comparison import (
     AdapterChanges,
@@ -104,7 +105,8 @@ def diff_fingerprints(old: Fingerprint, new: Fingerprint) -> Diff:
     changed = tuple(name for name, sameness in parts.items() if sameness is Sameness.CHANGED)
     unknown = tuple(name for name, sameness in parts.items() if sameness is Sameness.UNKNOWN)
     tensors = compare_tensors(old, new)
-    config = _compare_config(old, new)
+    # Entries of two makings may differ in form alone.
+    config = _compare_config(old, new) if _is_one_family(old, new) else ()
     # Two formats store the tokenizer in two ways; of the text side only templates are one text in both.
     told = changed if old.format is new.format else tuple(name for name in changed if name == "template")
     adapters = compare_adapters(old, new)
@@ -192,8 +194,12 @@ def _impact(status: KvStatus, layers: int | None, valid: int | None, reasons: tu
 
 
 def _why_not_comparable(old: Fingerprint, new: Fingerprint) -> str | None:
-    before, after = (side.digests.kv.partition(":")[0] for side in (old, new))
+    before, after = (name_of(side.digests.kv) for side in (old, new))
     obstacles = (
+        (
+            not _is_one_family(old, new),
+            f"the fingerprints are of different algorithms, {before} and {after}: fingerprint the older one again",
+        ),
         (
             ADAPTER_RULE in (old.rule.name, new.rule.name),
             "one side is an adapter without its base, and KV is made by both: give base and adapter on both sides",
@@ -218,6 +224,10 @@ def _why_not_comparable(old: Fingerprint, new: Fingerprint) -> str | None:
         ),
     )
     return next((why for is_one, why in obstacles if is_one), None)
+
+
+def _is_one_family(old: Fingerprint, new: Fingerprint) -> bool:
+    return family_of(old.digests.kv) == family_of(new.digests.kv)
 
 
 def _harmless(tensors: TensorChanges, config: Sequence[ConfigChange]) -> list[str]:

@@ -202,6 +202,31 @@ def test_unknown_architecture_counts_everything(tmp_path: Path) -> None:
     assert after.digests.kv != before.digests.kv
 
 
+def test_without_a_rule_the_configuration_stays_as_it_is_stated(tmp_path: Path) -> None:
+    """Else a table for a further model type would change what `all.1` gives for it."""
+    code = {"AutoModelForCausalLM": "modeling.Model"}
+    stated = {"model_type": "llama", "num_hidden_layers": 3, "rope_theta": 1e6, "torch_dtype": "bfloat16"}
+    found = load_release(write_release(tmp_path / "model", config={**stated, "auto_map": code}))
+    assert found.config == {
+        "auto_map": code,
+        "dtype": "bfloat16",
+        "model_type": "llama",
+        "num_hidden_layers": 3,
+        "rope_theta": 1e6,
+    }
+    assert found.digests.config is not None
+    assert found.digests.config.startswith("kvfp1-config/all.1:")
+
+
+def test_generation_defaults_are_those_that_are_stated(tmp_path: Path) -> None:
+    """What an engine assumes for absent keys is no part of the file, and differs between model types."""
+    absent = load_release(write_release(tmp_path / "absent", config={"model_type": "llama", "num_hidden_layers": 3}))
+    stated = {"model_type": "llama", "num_hidden_layers": 3, "bos_token_id": 1}
+    assert load_release(write_release(tmp_path / "stated", config=stated)).digests.generation != (
+        absent.digests.generation
+    )
+
+
 def test_code_of_the_model_counts(tmp_path: Path) -> None:
     config = config_json(auto_map={"AutoModelForCausalLM": "modeling.Model"})
     directory = write_release(tmp_path / "model", config=config)
