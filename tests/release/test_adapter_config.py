@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import re
+from pathlib import Path
 
 import pytest
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile
-from kvrelease.release.adapter_config import AdapterConfig, canonical_adapter_config, read_adapter_config
+from kvrelease.release.adapter_config import _DEFAULTS, AdapterConfig, canonical_adapter_config, read_adapter_config
 from kvrelease.release.adapter_fit import misfits_inside, misfits_with_base
 from kvrelease.release.digests import adapter_digest
 from kvrelease.release.model_config import same_value
@@ -238,3 +240,10 @@ def test_whatever_the_values_are_it_is_read_or_refused() -> None:
         assert not any("\x1b" in note for note in (*found.warnings, *notes))
     assert 300 < len(refusals) < 2700
     assert not any("\x1b" in refusal for refusal in refusals)
+
+
+def test_the_table_of_the_specification_is_that_of_the_program() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "fingerprint.md").read_text()
+    line = re.search(r"^What an absent key of a LoRA `adapter_config.json` means: (.*)\.$", text, re.MULTILINE)
+    assert line is not None
+    assert {key: json.loads(value) for key, value in re.findall(r"`([^`]+)` `([^`]+)`", line[1])} == _DEFAULTS

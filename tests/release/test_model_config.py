@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile, NotFound
 from kvrelease.release.model_config import (
+    _HARMLESS,
     DEFAULTS,
     KeyEffect,
     canonical_config,
@@ -16,6 +18,8 @@ from kvrelease.release.model_config import (
     same_value,
 )
 from tests.release.builders import config_json, local_file, write_json
+
+SPECIFICATION = Path(__file__).parents[2] / "docs" / "fingerprint.md"
 
 # The keys of files as they are published: Llama 3.1 8B Instruct, Mistral 7B v0.3, Qwen2.5 7B, Qwen3 8B, SmolLM2 135M.
 PUBLISHED: dict[str, JsonObject] = {
@@ -303,3 +307,18 @@ def test_too_large_or_absent_configuration_is_refused(tmp_path: Path) -> None:
         file.truncate(65 * 1024 * 1024)
     with pytest.raises(DamagedFile, match="more than the"):
         read_model_config(local_file(path))
+
+
+def test_the_tables_of_the_specification_are_those_of_the_program() -> None:
+    """`llama.1` is frozen: another default or another harmless key is another rule."""
+    text = SPECIFICATION.read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", text[text.index("## Tables") :], re.MULTILINE)
+    for column, model_type in enumerate(("llama", "mistral", "qwen2", "qwen3")):
+        cells = {key: row.split(" | ")[column].strip(" `") for key, row in rows}
+        assert {key: json.loads(cell) for key, cell in cells.items() if cell} == DEFAULTS[model_type]
+    harmless = re.search(r"^Of these and of keys beyond, KV does not depend on (.*)\.$", text, re.MULTILINE)
+    assert harmless is not None
+    named = re.findall(r"`([^`]+)`", harmless[1])
+    everything = {*named, *(key for key, _ in rows), "auto_map", "model_type", "rope_theta", "hf_quant_config.json"}
+    assert {key for key in everything if key_effect(key) is KeyEffect.HARMLESS} == set(named)
+    assert len(named) == len(_HARMLESS)
