@@ -214,11 +214,12 @@ def fingerprint_source(
     source.require_unchanged()
     all_digests, duplicate_notes = _one_per_name(stored, read.digests)
     tensor_digests = dict(sorted(without_tied_copy(all_digests, rule).items()))
-    samples = {tensor.name: sample for tensor, sample in zip(stored, read.samples, strict=True)}
-    fast = weights_digest(without_tied_copy(samples, rule), algorithm=FAST_ALGORITHM)
 
     algorithm = algorithm_of(mode)
-    weights = fast if mode is Mode.FAST else weights_digest(tensor_digests)
+    weights = fast = weights_digest(tensor_digests, algorithm=algorithm)
+    if mode is Mode.FULL:
+        samples = {tensor.name: sample for tensor, sample in zip(stored, read.samples, strict=True)}
+        fast = weights_digest(without_tied_copy(samples, rule), algorithm=FAST_ALGORITHM)
     kv, layers = kv_digests(tensor_digests, entries, content.code, rule, algorithm=algorithm)
     parts = {
         "weights": weights,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -81,6 +81,14 @@ class LocalReader(msgspec.Struct, frozen=True, kw_only=True):
             return os.preadv(self.descriptor, [view], offset)
         except OSError as error:
             raise InputError(f"reading {self.where} at byte {offset}: {error.strerror or error}") from error
+
+    def read_blocks(self, offsets: Sequence[int], size_bytes: int) -> list[bytes]:
+        """Reads with pread."""
+        pread, descriptor = os.pread, self.descriptor
+        try:
+            return [pread(descriptor, size_bytes, offset) for offset in offsets]
+        except OSError as error:
+            raise InputError(f"reading {self.where}: {error.strerror or error}") from error
 
 
 class LocalSource:

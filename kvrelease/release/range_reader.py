@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kvrelease.errors import UnexpectedReply
-from kvrelease.release.source import FileIdentity
+from kvrelease.release.source import FileIdentity, read_range
 
 # One round trip costs tens of milliseconds, so more than a local read; eight such in flight stay near 100 MiB, copies
 # inside the client libraries included.
@@ -42,6 +42,10 @@ class RangeReader:
             data = self._checked(offset, end)
         view[: len(data)] = data
         return len(data)
+
+    def read_blocks(self, offsets: Sequence[int], size_bytes: int) -> list[bytes]:
+        """One request for each, or none where the front of the file has it."""
+        return [bytes(read_range(self, offset, size_bytes)) for offset in offsets]
 
     def _front(self) -> bytes:
         with self._head_lock:

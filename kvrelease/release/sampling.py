@@ -83,27 +83,31 @@ class Sampler:
         borders = [quarter * blocks // SAMPLES for quarter in range(SAMPLES + 1)]
         self._quarters = tuple((begin * BLOCK_BYTES, end - begin) for begin, end in itertools.pairwise(borders))
 
-    def offsets(self, name: str) -> tuple[int, ...]:
-        """Where the samples of a tensor of this name begin, ascending, in bytes from the tensor's first one.
+    def offsets(self, name: str, *, base: int = 0) -> tuple[int, ...]:
+        """Where the samples of a tensor of this name begin, ascending.
 
         Each is `BLOCK_BYTES` long, the tensor's last block as long as what is left; of a tensor of at most
         `WHOLE_BYTES` they are all of it.
+
+        Args:
+            name: of the tensor.
+            base: where the tensor itself begins.
         """
         if self._size_bytes <= WHOLE_BYTES:
-            return tuple(range(0, self._size_bytes, BLOCK_BYTES))
+            return tuple(range(base, base + self._size_bytes, BLOCK_BYTES))
         raw = _PLACED_AS.get(name, name).encode()
         one, two, three, four = _SEED.unpack(blake3(self._seed_head + len(raw).to_bytes(8, "little") + raw).digest())
         (_, first), (second_begin, second), (third_begin, third), (fourth_begin, fourth) = self._quarters
         return (
-            one % first * BLOCK_BYTES,
-            second_begin + two % second * BLOCK_BYTES,
-            third_begin + three % third * BLOCK_BYTES,
-            fourth_begin + four % fourth * BLOCK_BYTES,
+            base + one % first * BLOCK_BYTES,
+            base + second_begin + two % second * BLOCK_BYTES,
+            base + third_begin + three % third * BLOCK_BYTES,
+            base + fourth_begin + four % fourth * BLOCK_BYTES,
         )
 
-    def digest(self, samples: bytes | bytearray | memoryview) -> str:
+    def digest(self, samples: bytes | memoryview) -> str:
         """The hex digest of a tensor's samples, in the order of their places."""
-        return blake3(self._digest_head + samples).hexdigest()
+        return blake3(self._digest_head + samples).digest().hex()
 
 
 @functools.lru_cache(maxsize=_SAMPLERS_KEPT)

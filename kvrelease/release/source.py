@@ -73,6 +73,17 @@ class Reader(Protocol):
         """
         ...
 
+    def read_blocks(self, offsets: Sequence[int], size_bytes: int) -> list[bytes]:
+        """What lies at each offset, `size_bytes` of it, or less where the file ends or the place gives less at once.
+
+        One call for many small reads, which are most of the work of reading samples.
+
+        Raises:
+            InputError: the device failed, or the file changed.
+            ServiceError: the store did not answer properly.
+        """
+        ...
+
 
 class SourceFile(Protocol):
     """One file of a release, not opened yet."""

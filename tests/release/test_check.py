@@ -11,10 +11,12 @@ from safetensors import deserialize
 
 from kvrelease import artifacts
 from kvrelease.artifacts import Verdict
+from kvrelease.release.adapted import with_adapters
 from kvrelease.release.check import ReleaseCheck, check_release
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.fingerprint import Fingerprint, load_release
 from kvrelease.release.mode import Mode
 from tests.release import naive
+from tests.release.adapters import adapter_tensors, source_of, write_adapter
 from tests.release.builders import config_json, tensors, write_json, write_release, write_text_side
 
 NAME = "model.layers.1.mlp.up_proj.weight"
@@ -107,3 +109,26 @@ def test_a_better_rule_is_no_change_of_the_release(model: Path) -> None:
 def test_a_check_is_an_artifact(model: Path) -> None:
     check = check_release(load_release(model), load_release(model, mode=Mode.FAST))
     assert artifacts.from_json(artifacts.to_json(check).encode(), ReleaseCheck, source="-") == check
+
+
+def test_adapters_are_compared_by_what_they_are(model: Path, tmp_path: Path) -> None:
+    def served(adapters: dict[str, Path], mode: Mode = Mode.FULL) -> Fingerprint:
+        sources = {name: source_of(path) for name, path in adapters.items()}
+        return with_adapters(load_release(model, mode=mode), sources)
+
+    one = write_adapter(tmp_path / "one", adapter_tensors(seed=1))
+    two = write_adapter(tmp_path / "two", adapter_tensors(seed=2))
+    published = served({"support": one})
+    assert check_release(published, served({"support": one})).verdict is Verdict.PASS
+    assert check_release(published, served({"support": one}, Mode.FAST)).verdict is Verdict.PASS
+    other = check_release(published, served({"support": two}))
+    assert (other.verdict, other.changed) == (Verdict.FAIL, ("adapter 'support'",))
+    assert check_release(published, served({"support": one, "sales": two})).verdict is Verdict.FAIL
+    absent = check_release(published, load_release(model))
+    assert (absent.verdict, absent.unknown) == (Verdict.INCONCLUSIVE, ("adapter 'support'",))
+    assert "add --adapter" in absent.reason
+    weights = tensors()
+    weights[NAME] += 1
+    write_release(model, weights)
+    changed = check_release(published, served({"support": one}))
+    assert (changed.verdict, changed.changed) == (Verdict.FAIL, ("weights",))
