@@ -187,6 +187,7 @@ def test_tensors_may_be_described_in_any_order(tmp_path: Path) -> None:
 
 
 def test_scalars_and_empty_tensors_are_tensors(tmp_path: Path) -> None:
+    """An axis of 0 stops another reader: https://github.com/ggml-org/llama.cpp/pull/26946"""
     tensors = [Tensor("scalar", (), 0, bytes(4)), Tensor("empty", (0, 5), 0, b""), Tensor("void", (0,), 0, b"")]
     found = read_bytes(tmp_path, gguf_bytes({}, tensors, offsets=[0, 32, 32])).weights
     assert [(tensor.name, tensor.size_bytes) for tensor in found.tensors] == [("scalar", 4), ("empty", 0), ("void", 0)]
@@ -260,6 +261,10 @@ DAMAGED: dict[str, tuple[Callable[[], bytes], str]] = {
 
 @pytest.mark.parametrize("case", DAMAGED)
 def test_a_damaged_file_is_refused_with_the_item(case: str, tmp_path: Path) -> None:
+    """Two tensors of one name: https://github.com/ggml-org/llama.cpp/issues/6836. Sizes that overflow:
+    https://github.com/ggml-org/llama.cpp/pull/18674, https://github.com/ggml-org/llama.cpp/pull/14595.
+    Alignment 0 and lengths that nobody checks: https://github.com/antirez/gguf-tools/pull/28
+    """
     build, reason = DAMAGED[case]
     with pytest.raises(DamagedFile, match=reason) as caught:
         read_bytes(tmp_path, build())
@@ -276,6 +281,7 @@ def test_a_damaged_file_is_refused_with_the_item(case: str, tmp_path: Path) -> N
     ],
 )
 def test_another_version_or_byte_order_is_unsupported(head: bytes, reason: str, tmp_path: Path) -> None:
+    """Each reader takes others, or guesses: https://github.com/oobabooga/textgen/pull/6082"""
     with pytest.raises(UnsupportedRelease, match=reason):
         read_bytes(tmp_path, head)
 
@@ -291,6 +297,7 @@ def test_text_that_is_not_utf8_is_refused_where_it_names_something(tmp_path: Pat
 
 
 def test_every_truncation_is_refused(tmp_path: Path) -> None:
+    """Read past the end elsewhere: https://github.com/gittensor-ai-lab/sparkinfer/issues/25"""
     data = gguf_bytes(small_model(), small_tensors())
     for length in range(len(data) - 17):
         with pytest.raises(DamagedFile):

@@ -141,6 +141,7 @@ BOMBS: dict[str, tuple[Callable[[], bytes], str]] = {
 
 @pytest.mark.parametrize("case", BOMBS)
 def test_a_terabyte_that_claims_much_takes_little(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts that nobody bounds ask for gigabytes: https://github.com/ggml-org/llama.cpp/issues/25378"""
     build, reason = BOMBS[case]
     path = huge(tmp_path / "bomb.gguf", build())
     monkeypatch.setattr(gguf_cursor, "MAX_HEADER_BYTES", 2_000_000)

@@ -74,6 +74,9 @@ def test_several_models_in_a_directory_are_refused_and_one_can_be_named(tmp_path
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_any_part_stands_for_the_whole_model(tmp_path: Path, number: int) -> None:
+    """Elsewhere any but the first fails: https://github.com/Michael-A-Kuykendall/shimmy/issues/170,
+    https://github.com/vllm-project/vllm-metal/pull/720
+    """
     whole = load_release(write_gguf(tmp_path / "whole" / "support.gguf"))
     paths = write_split(tmp_path / "split")
     found = load_release(paths[number - 1])
@@ -92,6 +95,7 @@ def test_a_split_model_in_a_hub_cache_is_found_through_its_links(tmp_path: Path)
 
 @pytest.mark.parametrize("asked", ["support-00001-of-00003.gguf", "support-00003-of-00003.gguf", "."])
 def test_absent_parts_are_named(tmp_path: Path, asked: str) -> None:
+    """One part of four is fetched, and fails when it is loaded: https://github.com/eullm/eullm/pull/394"""
     write_split(tmp_path)[1].unlink()
     with pytest.raises(NotFound, match=r"1 of the 3 parts of the model are absent: 'support-00002-of-00003\.gguf'"):
         model_of(tmp_path / asked)
@@ -106,6 +110,7 @@ def test_a_part_under_another_name_is_refused_with_the_name_it_needs(tmp_path: P
 
 
 def test_parts_of_two_versions_are_refused(tmp_path: Path) -> None:
+    """Merged without a word: https://github.com/anthony-chaudhary/fak/issues/13110"""
     paths = write_split(tmp_path)
     shutil.copy(paths[1], paths[2])
     with pytest.raises(

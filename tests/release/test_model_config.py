@@ -214,6 +214,10 @@ def test_defaults_and_key_tables_are_those_of_transformers(model_type: str) -> N
     ],
 )
 def test_two_notations_of_one_model_are_equal(left: JsonObject, right: JsonObject) -> None:
+    """Rotary parameters: https://github.com/vllm-project/vllm/pull/28542, https://github.com/sgl-project/sglang/pull/14745,
+    https://github.com/deepspeedai/DeepSpeed/pull/8345. The dtype's name: https://github.com/unslothai/unsloth-zoo/pull/286,
+    https://github.com/EfficientMoE/MoE-Infinity/pull/106
+    """
     left_entries, right_entries = entries(config_json(**left)), entries(config_json(**right))
     assert same_value(left_entries, right_entries), (left_entries, right_entries)
 

@@ -25,6 +25,7 @@ def changed(before: TextSide, after: TextSide) -> set[str]:
 
 
 def test_each_file_changes_its_own_digest_only(model: Path) -> None:
+    """Outputs change though weights do not: https://github.com/vllm-project/vllm/pull/15281, https://github.com/OpenPipe/ART/pull/140"""
     before = read(model)
     write_json(model / "tokenizer.json", {"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 1, "b": 0}}})
     assert changed(before, read(model)) == {"tokenizer"}
@@ -69,6 +70,9 @@ def test_who_saved_the_files_does_not_count(model: Path) -> None:
 
 
 def test_jinja_file_wins_over_tokenizer_config(model: Path) -> None:
+    """Engines differ in which they read: https://github.com/huggingface/text-generation-inference/issues/3247,
+    https://github.com/pytorch/torchtitan/pull/2455
+    """
     (model / "chat_template.jinja").write_text("{{ jinja }}")
     with_jinja = read(model)
     assert "differ" in with_jinja.warnings[0]
