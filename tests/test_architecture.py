@@ -69,6 +69,7 @@ PURE = (
     "chain.py",
     "release/adapter_diff.py",
     "release/adapter_fit.py",
+    "release/algorithm.py",
     "release/check.py",
     "release/comparison.py",
     "release/diff.py",
