@@ -21,6 +21,7 @@ help:
 
 demo: $(STAMP)
 	$(BIN)/kvrelease demo
+	@echo; echo "To type these commands: . $(BIN)/activate"
 
 venv: $(STAMP)
 
@@ -28,7 +29,7 @@ $(STAMP): pyproject.toml requirements-dev.txt Makefile
 	$(PYTHON) scripts/preflight.py --venv $(VENV)
 	@echo "making $(VENV): PyTorch (CPU), transformers and the tools of development, a minute or two"
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/pip install --quiet "$(TORCH)" -c requirements-dev.txt \
+	$(BIN)/pip install --quiet "$(TORCH)" -c requirements-dev.txt 2>/dev/null \
 	  || $(BIN)/pip install --quiet "$(TORCH)" -c requirements-dev.txt --extra-index-url $(TORCH_INDEX)
 	$(BIN)/pip install --quiet --editable ".[local,dev]" -c requirements-dev.txt
 	touch $(STAMP)

@@ -21,6 +21,9 @@ MAX_CONFIG_BYTES = 1024 * 1024
 
 DEFAULT_TIMEOUT_S = 120.0
 DEFAULT_CONCURRENCY = 4
+# Of `demo`: about a minute. Fewer leave some prompts unasked, and no median of warm requests.
+DEFAULT_DEMO_REQUESTS = 300
+MIN_DEMO_REQUESTS = 60
 # A dozen clean probes support 25 %, 59 support 5 %, 299 support 1 % at 95 % confidence (rule of three, exactly
 # 1 - 0.05 ** (1 / n)).
 DEFAULT_STALE_BELOW = 0.05

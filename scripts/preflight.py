@@ -31,16 +31,36 @@ def faults(venv: Path) -> "list[str]":
         found.append(
             "this Python cannot make virtual environments (no module ensurepip). Try: apt-get install python3-venv"
         )
-    for place, needed, what in (
-        (venv.resolve().parent, VENV_BYTES, "the environment"),
-        (Path(tempfile.gettempdir()), TEMPORARY_BYTES, "pip's temporary files (TMPDIR)"),
-    ):
-        free = shutil.disk_usage(str(place)).free
-        if free < needed:
+    if venv.is_dir() and any(venv.iterdir()) and not (venv / "pyvenv.cfg").is_file():
+        found.append("{} is no virtual environment, and making one would empty it. Name another".format(venv))
+    needed: dict[int, tuple[Path, list[int], list[str]]] = {}  # by file system, which both may share
+    for place, size, what in ((venv, VENV_BYTES, "the environment"), (temporary(), TEMPORARY_BYTES, "TMPDIR")):
+        there = existing(place)
+        _, sizes, whats = needed.setdefault(there.stat().st_dev, (there, [], []))
+        sizes.append(size)
+        whats.append(what)
+    for there, sizes, whats in needed.values():
+        free = shutil.disk_usage(str(there)).free
+        if free < sum(sizes):
             found.append(
                 "{} has {:.1f} GB free; {:.1f} GB are needed for {}. Make room, or name another place "
-                "(make VENV=/big/venv, TMPDIR=/big/tmp make)".format(place, free / 1e9, needed / 1e9, what)
+                "(make VENV=/big/venv, TMPDIR=/big/tmp make)".format(
+                    there, free / 1e9, sum(sizes) / 1e9, " and ".join(whats)
+                )
             )
+    return found
+
+
+def temporary() -> Path:
+    """Where pip unpacks before it installs."""
+    return Path(tempfile.gettempdir())
+
+
+def existing(place: Path) -> Path:
+    """The place, or the nearest directory above it that is there."""
+    found = place.absolute()
+    while not found.is_dir():
+        found = found.parent
     return found
 
 

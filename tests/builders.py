@@ -434,14 +434,27 @@ def verify(**changes: object) -> VerifyReport:
 
 
 def demo(**changes: object) -> DemoReport:
-    def figures(name: Strategy, *, consistency: float, hit_rate_new: float) -> StrategyFigures:
+    def figures(name: Strategy, *, consistency: float, hit_rate_new: float, computed: int) -> StrategyFigures:
         return StrategyFigures(
             name=name,
             hit_rate_old=0.9,
             hit_rate_new=hit_rate_new,
             consistency=consistency,
+            consistency_old=1.0 - (1.0 - consistency) / 50,
+            computed_tokens_new=computed,
             ttft_ms_p50=3.25,
             key_us=14.125,
+        )
+
+    def gate(strategy: Strategy, verdict: Verdict, *, stale: int, suspect: int) -> Gate:
+        return Gate(
+            strategy=strategy,
+            verdict=verdict,
+            reason="its own words",
+            probes=11,
+            stale=stale,
+            suspect=suspect,
+            stale_below=0.25,
         )
 
     return _changed(
@@ -451,11 +464,12 @@ def demo(**changes: object) -> DemoReport:
             old=release("v1", kv_name=OLD_KV, source="kvrelease/data/demo/v1"),
             new=release("v2", source="kvrelease/data/demo/v2"),
             strategies=(
-                figures(Strategy.TOKENS_ONLY, consistency=0.25, hit_rate_new=0.95),
-                figures(Strategy.BOUND, consistency=1.0, hit_rate_new=0.9),
+                figures(Strategy.TOKENS_ONLY, consistency=0.25, hit_rate_new=0.95, computed=950),
+                figures(Strategy.BOUND, consistency=1.0, hit_rate_new=0.9, computed=1832),
             ),
             ttft_spread=0.04,
             ttft_gap=0.01,
+            ttft_requests=231,
             example=Example(
                 question="How many days do I have to return something?",
                 old="You have 60 days from delivery to return an item.",
@@ -464,17 +478,15 @@ def demo(**changes: object) -> DemoReport:
                 cached_tokens=192,
                 prompt_tokens=198,
             ),
+            stale=90,
+            stale_of_neither=88,
             impact=Impact(status=KvStatus.INVALID, summary="Old KV is invalid from layer 0 on: 38 tensors changed."),
             gates=(
-                Gate(strategy=Strategy.TOKENS_ONLY, verdict=Verdict.FAIL, reason="failed: consistency"),
-                Gate(
-                    strategy=Strategy.BOUND,
-                    verdict=Verdict.PASS,
-                    reason="with confidence 95%, fewer than 25% of requests meet a stale prefix",
-                ),
+                gate(Strategy.TOKENS_ONLY, Verdict.FAIL, stale=6, suspect=5),
+                gate(Strategy.BOUND, Verdict.PASS, stale=0, suspect=0),
             ),
-            requests=240,
-            moved=96,
+            requests=300,
+            moved=120,
             different=38,
             questions=40,
             prompt_set="prompts/demo.yaml",

@@ -53,7 +53,7 @@ EngineUrlOption = Annotated[
         envvar="KVRELEASE_ENGINE_URL",
         metavar="URL",
         help="A replica; repeat for each (the variable: separated by spaces). Address replicas directly, not through a "
-        "load balancer.",
+        "load balancer. With --engine local: a directory of persisted blocks, which is only read.",
         rich_help_panel=_ENGINE,
     ),
 ]

@@ -208,18 +208,22 @@ async def engines_of(transport: Transport, *, release: str | None) -> AsyncItera
 
 
 def _store(places: Sequence[str]) -> BlockCache:
-    """The cache of the in-process engine: over a directory of persisted blocks, where one is named."""
+    """The cache of the in-process engine: over a directory of persisted blocks, where one is named, read only."""
     from kvrelease.engines.block_cache import BlockCache  # noqa: PLC0415 - late
-    from kvrelease.engines.block_files import BlockFiles  # noqa: PLC0415
+    from kvrelease.engines.block_files import open_stored_blocks  # noqa: PLC0415
 
-    if not places:
+    directories = [place for place in places if "://" not in place]
+    servers = [place for place in places if "://" in place]
+    if servers:
+        say_warning(f"--engine local runs in this process, and asks no server: {' '.join(servers)} is not used")
+    if not directories:
         return BlockCache()
-    if len(places) > 1 or not _is_directory(places[0]):
+    if len(directories) > 1:
         raise UsageError(
-            f"--engine local has one store: --engine-url {' '.join(places)} is not one directory",
-            hint="name the directory of its persisted blocks (kvrelease demo --keep makes one), or leave it out",
+            f"--engine local reads one store, and --engine-url names {len(directories)}: {' '.join(directories)}",
+            hint="name one directory of blocks, or none",
         )
-    return BlockCache(files=BlockFiles(Path(places[0])))
+    return BlockCache(files=open_stored_blocks(Path(directories[0])), writes_files=False)
 
 
 async def _open(url: str, *, kind: EngineKind | None, transport: Transport) -> EngineClient:
@@ -283,7 +287,7 @@ async def twins_of(
 
     is_forced = reference == "local"
     if reference is not None and not is_forced:
-        _require_other(reference, transport.urls)
+        _require_other(reference, () if transport.kind is EngineKind.LOCAL else transport.urls)
     if is_forced and (release is None or not _is_directory(release)):
         raise UsageError("--reference local runs --release in process, which must be a model directory")
     async with AsyncExitStack() as stack:

@@ -13,7 +13,7 @@ from kvrelease.demo.figures import Served, Strategy
 from kvrelease.demo.pair import DemoPair
 from kvrelease.demo.traffic import Turn, Worker
 from kvrelease.engines.base import EngineKind, Request
-from kvrelease.engines.block_cache import BlockCache
+from kvrelease.engines.block_cache import BlockCache, cacheable_blocks
 from kvrelease.engines.local import LocalEngine, open_local
 from kvrelease.workload.prompt_set import Prompt
 
@@ -27,14 +27,14 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         strategy: what keys a block.
-        twin: tells identical arms apart.
+        copy: tells identical arms apart.
         store: what both workers read and write.
         workers: old and new.
         salts: what requests to each carry.
     """
 
     strategy: Strategy
-    twin: int
+    copy: int
     store: BlockCache
     workers: Mapping[Worker, LocalEngine]
     salts: Mapping[Worker, str | None]
@@ -42,7 +42,8 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     async def serve(self, turn: Turn, *, number: int, prompts: Mapping[str, Prompt]) -> Served:
         """What one user gets."""
         request = request_of(prompts[turn.prompt_id], salt=self.salts[turn.worker])
-        observation = await self.workers[turn.worker].complete(request)
+        worker = self.workers[turn.worker]
+        observation, block = await worker.complete(request), worker.block_tokens
         # The in-process engine always tells these.
         assert observation.prompt_tokens is not None
         assert observation.cached_tokens is not None
@@ -50,26 +51,27 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
         return Served(
             number=number,
             strategy=self.strategy,
-            twin=self.twin,
+            copy=self.copy,
             worker=turn.worker,
             prompt_id=turn.prompt_id,
             text=observation.text,
             prompt_tokens=observation.prompt_tokens,
             cached_tokens=observation.cached_tokens,
+            is_warm=observation.cached_tokens == cacheable_blocks(observation.prompt_tokens, block) * block,
             ttft_s=observation.ttft_s,
         )
 
 
 @asynccontextmanager
 async def open_arm(
-    strategy: Strategy, *, twin: int, pair: DemoPair, namespaces: Mapping[Worker, str]
+    strategy: Strategy, *, copy: int, pair: DemoPair, namespaces: Mapping[Worker, str]
 ) -> AsyncIterator[Arm]:
     """An arm with an empty store; its workers are closed on the way out."""
     store = BlockCache()
     async with AsyncExitStack() as stack:
         yield Arm(
             strategy=strategy,
-            twin=twin,
+            copy=copy,
             store=store,
             workers={
                 Worker.OLD: await stack.enter_async_context(await open_local(pair.old, cache=store)),

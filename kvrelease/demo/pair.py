@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import msgspec
 
 import kvrelease
-from kvrelease.errors import InputError, UsageError
+from kvrelease.errors import InputError
 from kvrelease.workload.loading import load_prompt_set
 from kvrelease.workload.prompt_set import PromptSet
 
 PROMPTS = "prompts/demo.yaml"
-STORE = "store"
 
 _SHIPPED = Path(kvrelease.__file__).parent / "data" / "demo"
 
@@ -32,17 +30,19 @@ class DemoPair(msgspec.Struct, frozen=True, kw_only=True):
     prompts: PromptSet
 
 
-def shipped_pair(*, seen_from: Path) -> DemoPair:
+def shipped_pair(*, seen_from: Path | None = None) -> DemoPair:
     """The pair in the package; made by `scripts/train_demo_pair.py`.
 
     Args:
-        seen_from: the working directory; the pair's paths are relative where they are below it, short enough to type.
+        seen_from: the working directory: below it the pair's paths are relative, short enough to type. None for
+            absolute ones.
 
     Raises:
         InputError: it is not there: the installation is damaged.
     """
-    is_below = _SHIPPED.is_relative_to(seen_from)
-    return pair_in(_SHIPPED.relative_to(seen_from) if is_below else _SHIPPED)
+    if seen_from is not None and _SHIPPED.is_relative_to(seen_from):
+        return pair_in(_SHIPPED.relative_to(seen_from))
+    return pair_in(_SHIPPED)
 
 
 def pair_in(directory: Path) -> DemoPair:
@@ -59,28 +59,3 @@ def pair_in(directory: Path) -> DemoPair:
                 hint="install kvrelease again, from a wheel or a whole checkout",
             )
     return DemoPair(old=old, new=new, prompts=load_prompt_set(PROMPTS, directory=directory))
-
-
-def keep_pair(pair: DemoPair, directory: Path) -> DemoPair:
-    """A copy of the pair in a directory of the user's.
-
-    Args:
-        pair: what to copy.
-        directory: new, or empty.
-
-    Raises:
-        UsageError: something is in it already.
-        InputError: it cannot be written.
-    """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        if any(directory.iterdir()):
-            raise UsageError(f"keeping the demo in {directory}: it is not empty", hint="name a new directory")
-        for release in (pair.old, pair.new):
-            shutil.copytree(release, directory / release.name)
-    except OSError as error:
-        reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error
-        raise InputError(
-            f"keeping the demo in {directory}: {reason}", hint="make room (8 MB), or name another directory"
-        ) from error
-    return msgspec.structs.replace(pair, old=directory / pair.old.name, new=directory / pair.new.name)

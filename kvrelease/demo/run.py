@@ -9,10 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from kvrelease.artifacts import Fault, fault_of
 from kvrelease.binding.deployment import Deployment
 from kvrelease.binding.namespace import resolve_namespace
 from kvrelease.binding.runtime import Runtime, declared_runtime
-from kvrelease.config import Production
+from kvrelease.config import DEFAULT_DEMO_REQUESTS, MIN_DEMO_REQUESTS, Production
 from kvrelease.demo.arm import Arm, key_space, open_arm, request_of
 from kvrelease.demo.figures import (
     DemoReport,
@@ -24,26 +25,26 @@ from kvrelease.demo.figures import (
     strategy_figures,
     ttft_gap,
     ttft_spread,
+    warm_everywhere,
+    wrong_answers,
 )
-from kvrelease.demo.pair import PROMPTS, STORE, DemoPair, keep_pair
+from kvrelease.demo.keeping import Kept, keep, require_room
+from kvrelease.demo.pair import PROMPTS, DemoPair
 from kvrelease.demo.traffic import Turn, Worker, draw_traffic
 from kvrelease.engines.block_cache import TOKENS_ONLY
-from kvrelease.engines.block_files import BlockFiles
 from kvrelease.engines.local import LocalEngine, open_local
+from kvrelease.errors import InputError, UsageError
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.progress import Progress, ProgressEvent, silent
 from kvrelease.release.diff import diff_fingerprints
 from kvrelease.release.fingerprint import Fingerprint, load_release
+from kvrelease.verify.consistency import ProbeVerdict
 from kvrelease.verify.evidence import Limits
 from kvrelease.verify.run import Twins, conclude, observe
 from kvrelease.workload.prompt_set import Prompt
 
-DEFAULT_REQUESTS = 300
-# Six for each part in which identical arms are compared.
-MIN_REQUESTS = 60
-
 # Identical arms of each strategy: their difference is the noise of the timing.
-TWINS = 2
+COPIES = 2
 
 # A dozen probes support this claim (docs/statistics.md); the gate's own default of 5 % takes 59.
 STALE_BELOW = 0.25
@@ -55,49 +56,55 @@ KEY_ROUNDS = 20
 async def demo(
     pair: DemoPair,
     *,
-    requests: int = DEFAULT_REQUESTS,
+    requests: int = DEFAULT_DEMO_REQUESTS,
     seed: int = 0,
-    keep: Path | None = None,
+    keep_in: Path | None = None,
     progress: Progress = silent,
 ) -> DemoReport:
     """The incident and its remedy, measured.
 
     Args:
         pair: two releases and their prompts.
-        requests: of the traffic, the same for every arm; at least `MIN_REQUESTS`.
+        requests: of the traffic, the same for every arm; at least `MIN_DEMO_REQUESTS`.
         seed: of the traffic.
-        keep: a new directory for a copy of the pair and of the tokens-only store; None keeps nothing.
+        keep_in: a new directory for a copy of the pair and of what the traffic left in the stores; None keeps nothing.
         progress: told after each request.
 
     Raises:
         MissingExtra: torch or transformers is not installed.
-        UsageError: `keep` is not empty.
-        InputError: the pair cannot be loaded, or `keep` not be written.
+        UsageError: `keep_in` is not empty, or cannot be written.
+        InputError: the pair cannot be loaded, or there is no room for `keep_in`.
     """
     started = time.monotonic()
-    if keep is not None:
-        pair = await asyncio.to_thread(keep_pair, pair, keep)
+    if requests < MIN_DEMO_REQUESTS:
+        raise UsageError(f"a demo of {requests} requests shows nothing; it takes at least {MIN_DEMO_REQUESTS}")
+    if keep_in is not None:
+        require_room(keep_in)
     prompts = {prompt.id: prompt for prompt in pair.prompts.prompts}
     traffic = draw_traffic(pair.prompts.prompts, requests=requests, seed=seed)
     async with AsyncExitStack() as stack:
         old = await stack.enter_async_context(await open_local(pair.old))
         new = await stack.enter_async_context(await open_local(pair.new))
         ledger = stack.enter_context(Ledger(IN_MEMORY))
-        releases = {Worker.OLD: load_release(pair.old), Worker.NEW: load_release(pair.new)}
-        runtime = declared_runtime((await new.identify()).runtime)
+        releases = {
+            Worker.OLD: await asyncio.to_thread(load_release, pair.old),
+            Worker.NEW: await asyncio.to_thread(load_release, pair.new),
+        }
+        # Undeclared, as for somebody who types the commands below the table without a kvrelease.yaml.
+        runtime = declared_runtime({})
         namespaces = _namespaces(releases, runtime=runtime, ledger=ledger)
         arms = [
-            await stack.enter_async_context(open_arm(strategy, twin=twin, pair=pair, namespaces=namespaces))
-            for twin in range(TWINS)
+            await stack.enter_async_context(open_arm(strategy, copy=copy, pair=pair, namespaces=namespaces))
+            for copy in range(COPIES)
             for strategy in Strategy
         ]
+        firsts = [arm for arm in arms if arm.copy == 0]
         answers = {
             worker: await _clean_answers(engine, prompts.values(), progress=progress)
             for worker, engine in ((Worker.OLD, old), (Worker.NEW, new))
         }
         served = await _serve(traffic, arms, prompts=prompts, progress=progress)
-        if keep is not None:
-            await asyncio.to_thread(arms[0].store.save, BlockFiles(keep / STORE))
+        kept, faults = await asyncio.to_thread(_keep, pair, firsts, keep_in)
         key_us = await _key_costs(new, prompts.values(), namespace=namespaces[Worker.NEW])
         gates = tuple(
             [
@@ -115,20 +122,23 @@ async def demo(
                     seed=seed,
                     progress=progress,
                 )
-                for arm in arms[: len(Strategy)]
+                for arm in firsts
             ]
         )
+    wrong = wrong_answers(served, clean=answers[Worker.NEW])
     difference = diff_fingerprints(releases[Worker.OLD], releases[Worker.NEW])
     return DemoReport(
         old=releases[Worker.OLD].release,
         new=releases[Worker.NEW].release,
         strategies=tuple(
-            strategy_figures(strategy, served, clean=answers[Worker.NEW], key_us=key_us[strategy])
-            for strategy in Strategy
+            strategy_figures(strategy, served, clean=answers, key_us=key_us[strategy]) for strategy in Strategy
         ),
-        ttft_spread=ttft_spread(served),
+        ttft_spread=ttft_spread(served, seed=seed),
         ttft_gap=ttft_gap(served),
-        example=choose_example(served, prompts=prompts, old=answers[Worker.OLD], clean=answers[Worker.NEW]),
+        ttft_requests=len({one.number for one in warm_everywhere(served, among=served)}),
+        stale=len(wrong),
+        stale_of_neither=sum(one.text != answers[Worker.OLD][one.prompt_id] for one in wrong),
+        example=choose_example(wrong, prompts=prompts, old=answers[Worker.OLD], clean=answers[Worker.NEW]),
         impact=Impact(status=difference.kv.status, summary=difference.summary),
         gates=gates,
         requests=requests,
@@ -137,7 +147,8 @@ async def demo(
         questions=len(prompts),
         prompt_set=PROMPTS,
         seconds=round(time.monotonic() - started, 1),
-        kept=None if keep is None else str(keep / STORE),
+        kept=kept,
+        faults=faults,
     )
 
 
@@ -200,4 +211,23 @@ async def _gate(arm: Arm, *, deployment: Deployment, twins: Twins, seed: int, pr
         if observed.interrupted:  # it hands over what it has instead of raising; a demo cut short has nothing to show
             raise asyncio.CancelledError
         report, _ = conclude(observed, deployment=deployment, ledger=ledger)
-    return Gate(strategy=arm.strategy, verdict=report.verdict, reason=report.reason)
+    judged = [probe.verdict for probe in report.probes]
+    return Gate(
+        strategy=arm.strategy,
+        verdict=report.verdict,
+        reason=report.reason,
+        probes=len(judged),
+        stale=judged.count(ProbeVerdict.STALE),
+        suspect=judged.count(ProbeVerdict.SUSPECT),
+        stale_below=STALE_BELOW,
+    )
+
+
+def _keep(pair: DemoPair, arms: Sequence[Arm], directory: Path | None) -> tuple[Kept | None, tuple[Fault, ...]]:
+    """What was left behind; a disk that filled up meanwhile costs that, and not the figures."""
+    if directory is None:
+        return None, ()
+    try:
+        return keep(pair, [arm.store for arm in arms], directory), ()
+    except InputError as error:
+        return None, (fault_of(error, where=str(directory)),)

@@ -120,6 +120,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         has_bypass: a request can be made not to read the cache.
         has_tokenize: the server tells token ids.
         has_flush: the server can empty its own cache.
+        cache_outlives_process: what an earlier process left in a store is found by this one, so that a process which
+            nobody has asked yet may hit all the same.
         reference_heals: a request that bypasses the cache replaces what was cached (one slot), which hides a fault.
         block_tokens: granularity of a hit in tokens; None when not known.
         cacheable_limit: prompts that can be resident at once (slots); None when only memory limits it.
@@ -129,6 +131,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     has_bypass: bool = False
     has_tokenize: bool = False
     has_flush: bool = False
+    cache_outlives_process: bool = False
     reference_heals: bool = False
     block_tokens: int | None = None
     cacheable_limit: int | None = None

@@ -95,9 +95,19 @@ class BlockCache:
     point. Safe to call from several threads.
     """
 
-    def __init__(self, *, max_bytes: int = DEFAULT_CACHE_BYTES, files: BlockFiles | None = None) -> None:
+    def __init__(
+        self, *, max_bytes: int = DEFAULT_CACHE_BYTES, files: BlockFiles | None = None, writes_files: bool = True
+    ) -> None:
+        """Makes an empty one.
+
+        Args:
+            max_bytes: of memory.
+            files: where blocks persist; None for memory only.
+            writes_files: False leaves the directory as it is, so that looking at it changes nothing.
+        """
         self.max_bytes = max_bytes
         self._files = files
+        self._writes_files = writes_files
         self._memory: OrderedDict[bytes, Block] = OrderedDict()
         self._size_bytes = 0
         self._evicted = 0
@@ -110,11 +120,6 @@ class BlockCache:
     def has_files(self) -> bool:
         """Whether blocks are persisted too."""
         return self._files is not None
-
-    @property
-    def store_id(self) -> str | None:
-        """What names the directory that outlives the process; None without one."""
-        return None if self._files is None else self._files.identity
 
     @property
     def is_shared(self) -> bool:
@@ -172,7 +177,7 @@ class BlockCache:
             for index, key in enumerate(keys):
                 if self._find(key, shape) is None:
                     block = make(index)
-                    if self._files is not None:
+                    if self._files is not None and self._writes_files:
                         self._files.write(key, block)
                     self._keep(key, block)
             self._touch(keys)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import struct
 import tempfile
@@ -19,9 +20,11 @@ import safetensors
 from blake3 import blake3
 
 from kvrelease.engines.blocks import Block, BlockShape
-from kvrelease.errors import DamagedFile, InputError
+from kvrelease.errors import DamagedFile, InputError, UsageError
 
 SUFFIX = ".safetensors"
+_BLOCK_NAME = re.compile(r"[0-9a-f]{64}\.safetensors|\.block-.*\.tmp")
+_HOW_TO_MAKE_ONE = "name a directory of blocks, as kvrelease demo --keep leaves one behind"
 _CHECKSUM_BYTES = 32
 # Our header takes about 250 bytes; a larger file than block + this is refused before it is read.
 _MAX_HEADER_BYTES = 4096
@@ -33,6 +36,25 @@ class _StoredTensor(msgspec.Struct, frozen=True):
     dtype: str
     shape: tuple[int, ...]
     data: bytes
+
+
+def open_stored_blocks(directory: Path) -> BlockFiles:
+    """A directory that holds blocks already, and nothing else.
+
+    Raises:
+        UsageError: it is no such directory: a typing error must neither be judged as an empty cache nor be written to.
+    """
+    try:
+        names = sorted(entry.name for entry in directory.iterdir())
+    except OSError as error:
+        raise UsageError(
+            f"opening {directory} for cached blocks: {error.strerror or error}", hint=_HOW_TO_MAKE_ONE
+        ) from error
+    strange = [name for name in names if not _BLOCK_NAME.fullmatch(name)]
+    if strange or not names:
+        found = f"it holds {strange[0]!r}, which is no block" if strange else "it holds no block"
+        raise UsageError(f"opening {directory} for cached blocks: {found}", hint=_HOW_TO_MAKE_ONE)
+    return BlockFiles(directory)
 
 
 class BlockFiles:
@@ -48,12 +70,6 @@ class BlockFiles:
     def path(self, key: bytes) -> Path:
         """Where the block of a key is."""
         return self.directory / f"{key.hex()}{SUFFIX}"
-
-    @property
-    def identity(self) -> str:
-        """Tells this directory from every other on the machine, however it is spelt."""
-        found = self.directory.stat()
-        return f"store-{found.st_dev}-{found.st_ino}"
 
     def is_empty(self) -> bool:
         """Whether no block is there."""

@@ -183,11 +183,15 @@ class LocalEngine:
             version=" ".join(f"{name} {version}" for name, version in versions.items()),
             model=self._directory.resolve().name,
             context_tokens=self._release.context_tokens,
-            # What earlier runs computed is found again in a directory, by whichever process.
-            process=self.cache.store_id or self.process,
+            process=self.process,
             capacity_tokens=self.cache.max_bytes // (2 * self.shape.half_bytes) * self.block_tokens,
             capabilities=Capabilities(
-                has_salt=True, has_bypass=True, has_tokenize=True, has_flush=True, block_tokens=self.block_tokens
+                has_salt=True,
+                has_bypass=True,
+                has_tokenize=True,
+                has_flush=not self.cache.has_files,
+                cache_outlives_process=self.cache.has_files,
+                block_tokens=self.block_tokens,
             ),
             labels={"root": self.url},
             runtime={

@@ -23,7 +23,8 @@ CPU_BUILD_FIRST = (
 # transformers' verbosity and progress bar are settings of the whole process; loads take turns.
 _LOADING = threading.Lock()
 _MAX_REASON_CHARS = 300
-_MODULES = ("transformers", "torch")
+# torch first: transformers remembers for good that it was imported without.
+_MODULES = ("torch", "transformers")
 _LOCAL_ONLY = {"local_files_only": True, "trust_remote_code": False}
 
 
@@ -84,7 +85,7 @@ def require_extra() -> None:
     Raises:
         MissingExtra: torch or transformers is not.
     """
-    for module in reversed(_MODULES):  # torch first: transformers remembers for good that it was imported without
+    for module in _MODULES:
         try:
             importlib.import_module(module)
         except ImportError as error:

@@ -1,31 +1,57 @@
-"""The page of the demo: the table, one question with three answers, and what the other commands say."""
+"""The page of the demo: the verdict, the table, one question with three answers, what the other commands say."""
 
 import shlex
 
-from kvrelease.demo.figures import DemoReport, Example, Strategy
-from kvrelease.report.document import Block, Commands, Document, Facts, Notes, Table, Text, number, share, word
+from kvrelease.demo.figures import DemoReport, Example, Gate, Strategy
+from kvrelease.demo.traffic import SHARES
+from kvrelease.report.document import (
+    Block,
+    Cell,
+    Commands,
+    Document,
+    Facts,
+    Notes,
+    Table,
+    Text,
+    Tone,
+    Verdict,
+    Word,
+    number,
+    share,
+    word,
+)
 
 
 def demo_document(found: DemoReport) -> Document:
     """What happens to users when weights change over a shared KV store, and what removes it."""
     old, new = found.old.name, found.new.name
+    unbound, bound = found.strategies
     return Document(
         title=f"An upgrade over a shared KV store: {old} → {new}",
         blocks=(
-            Text(
-                text=f"A support bot is upgraded. A worker with {old} (the old policy) and one with {new} (the new "
-                f"policy) share a KV store. Of {found.requests} requests {found.moved} went to {new}: none at first, "
-                f"then 20 % of the traffic, then all. The releases answer {found.different} of {found.questions} "
-                "questions differently. Both kinds of keys served the same requests, in turn."
+            Verdict(
+                word=Word(text=f"{share(1 - unbound.consistency)} WRONG", tone=Tone.BAD),
+                reason=f"of {new}'s answers, at a hit rate of {share(unbound.hit_rate_new)} and without an error, when "
+                f"cache keys are made of tokens only. With keys bound to the release: {share(1 - bound.consistency)}.",
             ),
+            *_example(found.example, old=old, new=new),
             Table(
-                title=f"What users got from {new}",
-                columns=("keys", f"hit rate {old}", f"hit rate {new}", "consistent answers", "TTFT p50 ms", "key µs"),
+                title=f"{found.requests} requests for each kind of keys, {found.moved} of them to {new}",
+                columns=(
+                    "keys",
+                    f"hit rate {old}",
+                    f"hit rate {new}",
+                    f"consistent {old}",
+                    f"consistent {new}",
+                    "TTFT p50 ms",
+                    "key µs",
+                ),
                 rows=tuple(
                     (
                         str(row.name),
                         share(row.hit_rate_old),
                         share(row.hit_rate_new),
+                        share(row.consistency_old),
                         share(row.consistency),
                         number(row.ttft_ms_p50, digits=2),
                         number(row.key_us, digits=1),
@@ -33,25 +59,30 @@ def demo_document(found: DemoReport) -> Document:
                     for row in found.strategies
                 ),
             ),
-            Notes(
-                title="Reading it",
-                lines=(
-                    "tokens-only: as in serving engines, an entry is found by its tokens. Both releases find the same "
-                    f"one, so {new} computes on keys and values that {old}'s weights made. There is no error.",
-                    "bound: requests carry the release's namespace as a salt, so a release finds only its own entries.",
-                    f"consistent answers: the same text as {new}'s own answer over its own KV.",
-                    f"TTFT: identical arms differ by up to {share(found.ttft_spread)} in a tenth of the run, the two "
-                    f"kinds of keys by {share(found.ttft_gap)} in all: "
-                    + (
-                        "no cost of binding can be seen."
-                        if found.ttft_gap <= found.ttft_spread
-                        else "more than identical arms do."
-                    ),
-                ),
-            ),
-            *_example(found.example, old=old, new=new),
+            Notes(title="Reading it", lines=_explanations(found)),
             *_verdicts(found),
         ),
+    )
+
+
+def _explanations(found: DemoReport) -> tuple[str, ...]:
+    old, new = found.old.name, found.new.name
+    unbound, bound = found.strategies
+    more = bound.computed_tokens_new - unbound.computed_tokens_new
+    return (
+        f"A worker with {old} (a shop's old policy) and one with {new} (the new policy) share a store; {new} gets none "
+        f"of the traffic at first, then {share(SHARES[1])}, then all. Alone, they answer "
+        f"{found.different} of {found.questions} questions differently.",
+        "tokens-only: an entry is found by its tokens, whatever weights made it, so each worker computes on the "
+        f"other's keys and values. Of {found.stale} wrong answers of {new}, {found.stale_of_neither} are neither "
+        "release's.",
+        "bound: requests carry the release's namespace as a salt, so a release finds only its own entries. "
+        f"{new} computed {number(more)} prompt tokens more ({number(bound.computed_tokens_new)} instead of "
+        f"{number(unbound.computed_tokens_new)}), once: kvrelease prewarm does that before users come.",
+        "consistent: the same text as the release's own answer over its own KV.",
+        f"TTFT: median of the {found.ttft_requests} requests that were warm everywhere. The kinds of keys differ by "
+        f"{share(found.ttft_gap)}; identical arms may differ by {share(found.ttft_spread)}, so that a smaller cost of "
+        "binding would not be seen. key: all blocks of one prompt.",
     )
 
 
@@ -72,29 +103,41 @@ def _example(found: Example | None, *, old: str, new: str) -> tuple[Block, ...]:
 
 
 def _verdicts(found: DemoReport) -> tuple[Block, ...]:
-    old, new = shlex.quote(found.old.source), shlex.quote(found.new.source)
     gates = {gate.strategy: gate for gate in found.gates}
-    unbound, bound = gates[Strategy.TOKENS_ONLY], gates[Strategy.BOUND]
-    rows = (
+    rows: tuple[tuple[Cell, ...], ...] = (
         ("fingerprint", "", f"{found.old.kv_name} became {found.new.kv_name}: another name, another cache"),
         ("diff", word(str(found.impact.status)), found.impact.summary),
-        ("verify, tokens-only", word(str(unbound.verdict)), unbound.reason),
-        ("verify, bound", word(str(bound.verdict)), bound.reason),
-    )
-    verify = (
-        f"kvrelease verify --engine local --release {new} --old-release {old} --prompts {found.prompt_set} "
-        "--stale-below 0.25"
-    )
-    gate: tuple[str, ...]
-    if found.kept is None:
-        gate = ("kvrelease demo --keep ./demo   # and the commands that verify the store that it keeps",)
-    else:
-        store = f"--engine-url {shlex.quote(found.kept)}"
-        gate = (f"{verify} {store}", f"{verify} {store} --namespace release")
-    return (
-        Table(title="What kvrelease says about this upgrade", columns=("command", "says", "because"), rows=rows),
-        Commands(
-            title="Next",
-            lines=(f"kvrelease fingerprint {new}", f"kvrelease diff {old} {new}", *gate),
+        *(
+            (f"verify, {strategy}", word(str(gates[strategy].verdict)), _because(gates[strategy]))
+            for strategy in Strategy
         ),
     )
+    return (
+        Table(title="What kvrelease says about this upgrade", columns=("command", "says", "because"), rows=rows),
+        _next(found),
+    )
+
+
+def _because(gate: Gate) -> str:
+    suspect = f", {gate.suspect} more suspect" if gate.suspect else ""
+    return (
+        f"{gate.stale} of {gate.probes} probes answered from another release's KV{suspect} (so many probes can exclude "
+        f"a share of {share(gate.stale_below)})"
+    )
+
+
+def _next(found: DemoReport) -> Commands:
+    old, new = shlex.quote(found.old.source), shlex.quote(found.new.source)
+    verify: tuple[str, ...]
+    if found.kept is None:
+        verify = ("kvrelease demo --keep ./demo",)
+        title = "Next (--keep leaves both releases and the store behind, and names the commands that verify them)"
+    else:
+        old, new, store = (shlex.quote(path) for path in (found.kept.old, found.kept.new, found.kept.store))
+        command = (
+            f"kvrelease verify --engine local --engine-url {store} --release {new} --old-release {old} "
+            f"--prompts {found.prompt_set} --stale-below {found.gates[0].stale_below:g}"
+        )
+        verify = (command, f"{command} --namespace release")
+        title = "Next (verify fails where requests carry no salt, and passes where they carry the release's namespace)"
+    return Commands(title=title, lines=(f"kvrelease fingerprint {new}", f"kvrelease diff {old} {new}", *verify))

@@ -141,6 +141,8 @@ class Collector:
         )
 
     async def _nobody_was_here(self) -> bool | None:
+        if self._capabilities.cache_outlives_process:
+            return None
         counters = await self.replica.observer.engine.counters()
         return None if counters is None else counters.queried_tokens == 0
 

@@ -1,4 +1,4 @@
-"""What a pair must show to be shipped; the tests ask the same of the pair in the package."""
+"""What a pair must show to be shipped; a live test asks the same of the pair in the package."""
 
 from __future__ import annotations
 

@@ -206,12 +206,23 @@ def test_a_header_is_never_repeated(kv: Kv, releases: Releases) -> None:
     assert "sk-secret" not in told(result, code=2)
 
 
-@pytest.mark.parametrize("places", [["http://127.0.0.1:1"], ["missing"], [".", "."]])
-def test_the_in_process_engine_has_one_store_which_is_a_directory(
-    kv: Kv, releases: Releases, places: list[str]
+@pytest.mark.parametrize("places", [["missing"], ["empty"], ["."], ["empty", "."]])
+def test_the_in_process_engine_reads_one_store_of_blocks(
+    kv: Kv, releases: Releases, workdir: Path, places: list[str]
 ) -> None:
+    (workdir / "empty").mkdir()
     options = [part for place in places for part in ("--engine-url", place)]
     result = kv(
         *("verify", "--engine", "local", "--release", releases.directory, "--prompts", "prompts.yaml", *options)
     )
-    assert "is not one directory" in told(result, code=2)
+    text = told(result, code=2)
+    assert places[0] in text
+
+
+def test_the_in_process_engine_asks_no_server(kv: Kv, releases: Releases) -> None:
+    options = ("--engine-url", "http://127.0.0.1:1", "--stale-below", "0.9", "--no-ledger")
+    result = kv(
+        *("verify", "--engine", "local", "--release", releases.directory, "--prompts", "prompts.yaml", *options)
+    )
+    assert result.code == 4, result.err  # the prompts do not fit this release; nobody was asked
+    assert "http://127.0.0.1:1 is not used" in result.err

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from kvrelease.engines.block_files import BlockFiles
+from kvrelease.engines.block_files import BlockFiles, open_stored_blocks
 from kvrelease.engines.blocks import Block, BlockShape
-from kvrelease.errors import DamagedFile, InputError
+from kvrelease.errors import DamagedFile, InputError, UsageError
 
 KEY = bytes(range(32))
 OTHER_KEY = bytes(32)
@@ -125,7 +125,7 @@ def test_another_process_reads_the_same_block(files: BlockFiles) -> None:
     script = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from kvrelease.engines.block_files import BlockFiles\n"
+        "from kvrelease.engines.block_files import BlockFiles, open_stored_blocks\n"
         "from kvrelease.engines.blocks import BlockShape\n"
         "shape = BlockShape(layers=2, kv_heads=1, tokens=3, head_dim=4, dtype='float32')\n"
         "block = BlockFiles(Path(sys.argv[1])).read(bytes(range(32)), shape)\n"
@@ -137,8 +137,19 @@ def test_another_process_reads_the_same_block(files: BlockFiles) -> None:
     assert done.stdout.strip() == (block().keys + block().values).hex()
 
 
-def test_a_directory_has_one_identity_however_it_is_spelt(tmp_path: Path) -> None:
-    files = BlockFiles(tmp_path / "store")
-    (tmp_path / "link").symlink_to(tmp_path / "store")
-    assert BlockFiles(tmp_path / "link").identity == files.identity
-    assert BlockFiles(tmp_path / "other").identity != files.identity
+def test_only_a_directory_of_blocks_and_nothing_else_is_opened(tmp_path: Path) -> None:
+    name = f"{'0a' * 32}.safetensors"
+    (tmp_path / "blocks").mkdir()
+    (tmp_path / "blocks" / name).write_bytes(b"")
+    (tmp_path / "blocks" / ".block-x1.tmp").write_bytes(b"")
+    assert open_stored_blocks(tmp_path / "blocks").directory == tmp_path / "blocks"
+    for strange in ("model.safetensors", "config.json", "0a.safetensors"):
+        (tmp_path / strange).mkdir()
+        (tmp_path / strange / name).write_bytes(b"")
+        (tmp_path / strange / strange).write_bytes(b"")
+        with pytest.raises(UsageError, match="which is no block"):
+            open_stored_blocks(tmp_path / strange)
+    (tmp_path / "empty").mkdir()
+    for place in ("empty", "missing"):
+        with pytest.raises(UsageError, match=place):
+            open_stored_blocks(tmp_path / place)

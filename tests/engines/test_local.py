@@ -419,7 +419,7 @@ class TestIdentity:
 
         identity = run(opened(new_release, block_tokens=8).identify())
         assert (identity.kind, identity.model, identity.url) == (EngineKind.LOCAL, "tiny", str(new_release))
-        assert identity.version == f"transformers {transformers.__version__} torch {torch.__version__}"
+        assert identity.version == f"torch {torch.__version__} transformers {transformers.__version__}"
         assert identity.context_tokens == 512
         assert identity.capabilities.block_tokens == 8
         assert identity.runtime["attention"] == "sdpa"
@@ -431,11 +431,22 @@ class TestIdentity:
         assert len(processes) == 1
         assert run(opened(new_release).identify()).process not in processes
 
-    def test_a_directory_of_blocks_is_the_same_cache_for_every_opening(self, new_release: Path, tmp_path: Path) -> None:
-        first, again = (
-            run(opened(new_release, cache=BlockCache(files=BlockFiles(tmp_path))).identify()).process for _ in range(2)
-        )
-        assert first == again
+    def test_a_directory_of_blocks_outlives_the_process_and_is_not_emptied(
+        self, new_release: Path, tmp_path: Path
+    ) -> None:
+        over_files = run(opened(new_release, cache=BlockCache(files=BlockFiles(tmp_path))).identify()).capabilities
+        assert (over_files.cache_outlives_process, over_files.has_flush) == (True, False)
+        alone = run(opened(new_release).identify()).capabilities
+        assert (alone.cache_outlives_process, alone.has_flush) == (False, True)
+
+    def test_a_directory_that_is_only_read_stays_as_it_is(self, new_release: Path, tmp_path: Path) -> None:
+        run(opened(new_release, cache=BlockCache(files=BlockFiles(tmp_path))).complete(prompt(40)))
+        before = sorted(path.name for path in tmp_path.iterdir())
+        reader = opened(new_release, cache=BlockCache(files=BlockFiles(tmp_path), writes_files=False))
+        assert (run(reader.complete(prompt(40))).cached_tokens or 0) > 0
+        assert run(reader.complete(prompt(40, seed=1))).cached_tokens == 0
+        assert (run(reader.complete(prompt(40, seed=1))).cached_tokens or 0) > 0
+        assert sorted(path.name for path in tmp_path.iterdir()) == before
 
     def test_it_closes_with_its_context(self, new_release: Path) -> None:
         async def work() -> bool:

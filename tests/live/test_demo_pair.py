@@ -26,7 +26,7 @@ Answers = dict[str, tuple[tuple[int, ...], str]]
 
 @pytest.fixture(scope="module")
 def demo_pair() -> DemoPair:
-    return shipped_pair(seen_from=REPOSITORY.parent)
+    return shipped_pair()
 
 
 async def answers(engine: EngineClient, pair: DemoPair) -> Answers:
@@ -76,6 +76,12 @@ def test_llamacpp_serves_both_releases_as_gguf(
     subprocess.run([installed("vllm-python"), writer, directory, gguf], check=True)
     with llamacpp_server(gguf, log_path=tmp_path / "llamacpp.log", extra_args=("-c", "1024")) as server:
         assert asyncio.run(answers_of_server(server, demo_pair)) == in_process[release]
+
+
+def test_the_shipped_pair_passes_its_checks() -> None:
+    script = REPOSITORY / "scripts" / "train_demo_pair.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
 def test_training_again_gives_a_pair_that_passes_the_same_checks(tmp_path: Path) -> None:

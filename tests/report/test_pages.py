@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kvrelease.artifacts import Artifact
+from kvrelease.demo.keeping import Kept
 from kvrelease.engines.base import EngineKind
 from kvrelease.report.markdown import render_markdown
 from kvrelease.report.terminal import render_text
@@ -35,7 +36,8 @@ def test_a_wide_page_on_a_narrow_terminal(name: str, golden: Golden) -> None:
 
 
 def test_a_kept_demo_names_its_store(golden: Golden) -> None:
-    report = builders.demo(kept="./my demo/store", example=None, ttft_gap=0.5)
+    kept = Kept(old="./my demo/v1", new="./my demo/v2", store="./my demo/store")
+    report = builders.demo(kept=kept, example=None, ttft_gap=0.5)
     golden("demo-kept.txt", render_text(page_of(report)))
 
 

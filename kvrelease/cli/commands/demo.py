@@ -9,13 +9,10 @@ import typer
 from kvrelease.cli import console
 from kvrelease.cli.interrupt import run_async
 from kvrelease.cli.options import FormatOption, OutputOption
+from kvrelease.cli.outcome import exit_code
 from kvrelease.cli.output import choose_format, deliver
-from kvrelease.config import working_directory
+from kvrelease.config import DEFAULT_DEMO_REQUESTS, MIN_DEMO_REQUESTS, working_directory
 from kvrelease.errors import ExitCode
-
-# kvrelease.demo.run has the same numbers; a test keeps them equal. Importing it would cost --help half a second.
-_REQUESTS = 300
-_MIN_REQUESTS = 60
 
 
 def demo(
@@ -23,16 +20,16 @@ def demo(
     requests: Annotated[
         int,
         typer.Option(
-            "--requests", metavar="N", min=_MIN_REQUESTS, max=100_000, help="Requests of the traffic, for each arm."
+            "--requests", metavar="N", min=MIN_DEMO_REQUESTS, max=100_000, help="Requests of the traffic, for each arm."
         ),
-    ] = _REQUESTS,
+    ] = DEFAULT_DEMO_REQUESTS,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the traffic.")] = 0,
     keep: Annotated[
         Path | None,
         typer.Option(
             "--keep",
             metavar="DIR",
-            help="Copy the two releases, and the store as the upgrade left it, to a new directory to try things on.",
+            help="Leave the two releases, and the store as the traffic left it, in a new directory to try things on.",
         ),
     ] = None,
     form: FormatOption = None,
@@ -53,5 +50,8 @@ def demo(
     require_extra()
     pair = shipped_pair(seen_from=working_directory())
     with console.progress() as progress:
-        report = run_async(run_demo(pair, requests=requests, seed=seed, keep=keep, progress=progress))
-    return deliver(report, lambda: demo_document(report), wanted=form, output=output)
+        report = run_async(run_demo(pair, requests=requests, seed=seed, keep_in=keep, progress=progress))
+    for fault in report.faults:
+        console.say_fault(fault)
+    code = exit_code(faults=report.faults)
+    return deliver(report, lambda: demo_document(report), wanted=form, output=output, code=code)
