@@ -8,6 +8,7 @@ import msgspec
 
 from kvrelease.release.algorithm import name_of
 from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.impact import ADAPTER_RULE
 from kvrelease.release.mode import Mode
 
 
@@ -89,11 +90,14 @@ def compare_samples(old: Fingerprint, new: Fingerprint) -> Sameness:
 
 
 def compare_adapters(old: Fingerprint, new: Fingerprint) -> AdapterChanges:
-    """The adapters by the names under which they are served.
+    """The adapters by the names under which they are served; two adapters alone are one, whatever they are called.
 
     Where the bases were digested in different ways, only adapters that differ by themselves are known to be others.
     """
-    before, after = ({adapter.name: adapter for adapter in side.adapters} for side in (old, new))
+    alone = all(side.rule.name == ADAPTER_RULE for side in (old, new))
+    before, after = (
+        {new.release.name if alone else adapter.name: adapter for adapter in side.adapters} for side in (old, new)
+    )
 
     def is_changed(name: str) -> bool:
         sameness = compare_digests(before[name].digest, after[name].digest)

@@ -143,6 +143,15 @@ def test_an_adapter_alone_can_be_published_and_checked(kv: Kv, adapter: Path, wo
     assert kv("fingerprint", "moved", "--check").code == 1
 
 
+def test_an_adapter_alone_is_the_same_after_it_was_moved(kv: Kv, adapter: Path, workdir: Path) -> None:
+    shutil.copytree(adapter, "moved")
+    same = json.loads(kv("diff", "lora", "moved", "--format", "json").out)
+    assert (same["changed"], same["adapters"]) == ([], {"added": [], "removed": [], "changed": []})
+    write_adapter(workdir / "moved", adapter_tensors(layers=[0], seed=7))
+    other = json.loads(kv("diff", "lora", "moved", "--format", "json").out)
+    assert (other["changed"], other["adapters"]["changed"]) == (["release", "weights", "kv"], ["moved"])
+
+
 def test_a_diff_of_a_fast_and_a_full_fingerprint_tells_adapters_that_differ(kv: Kv, model: Path, workdir: Path) -> None:
     for version in (1, 2):
         write_adapter(workdir / f"v{version}", adapter_tensors(layers=[0], seed=version))
