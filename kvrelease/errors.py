@@ -24,6 +24,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Iterator
 
+from kvrelease.printable import printable
+
 
 class ExitCode(enum.IntEnum):
     """What a process of ours ends with; constant, documented in the README."""
@@ -60,16 +62,17 @@ class KvreleaseError(Exception):
     """A fault of the outside world, told in one paragraph.
 
     Attributes:
-        message: what was attempted, on what, and what was found.
+        message: what was attempted, on what, and what was found; control characters in it are spelt out.
         hint: what to do next; None when there is nothing better than the message.
     """
 
     exit_code = ExitCode.INTERNAL
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        # Both quote what is outside: names in a header, a server's answer, a library's own words on either.
+        self.message = printable(message)
+        self.hint = None if hint is None else printable(hint)
+        super().__init__(self.message)
 
 
 class UsageError(KvreleaseError):

@@ -38,7 +38,7 @@ def say_warning(text: str) -> None:
 
 
 def _say(word: str, message: str, *, hint: str | None) -> None:
-    from kvrelease.report.document import printable  # noqa: PLC0415
+    from kvrelease.printable import printable  # noqa: PLC0415
 
     text = f"{word}: {printable(message)}"
     if hint:
@@ -70,7 +70,7 @@ class _Handler(logging.Handler):
     """Writes one printable line for each record."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        from kvrelease.report.document import printable  # noqa: PLC0415
+        from kvrelease.printable import printable  # noqa: PLC0415
 
         say(f"{record.levelname.lower()}: {record.name}: {printable(record.getMessage())}")
 
@@ -90,7 +90,7 @@ def _bar() -> Iterator[Progress]:
     from rich import progress as rich_progress  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
 
-    from kvrelease.report.document import printable  # noqa: PLC0415
+    from kvrelease.printable import printable  # noqa: PLC0415
 
     columns = (
         rich_progress.TextColumn("{task.description}", markup=False),
@@ -117,7 +117,7 @@ def _bar() -> Iterator[Progress]:
 
 
 def _plain() -> Progress:
-    from kvrelease.report.document import printable  # noqa: PLC0415
+    from kvrelease.printable import printable  # noqa: PLC0415
 
     last = time.monotonic()
 

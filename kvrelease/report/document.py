@@ -107,10 +107,3 @@ def number(value: float | None, *, digits: int = 0, unit: str = "") -> str:
 def share(value: float | None) -> str:
     """A share as a percentage."""
     return "?" if value is None else f"{value:.1%}"
-
-
-def printable(text: str) -> str:
-    """Text whose control characters are spelt out, so that no name reaches a terminal as an escape code."""
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
-    )

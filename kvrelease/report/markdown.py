@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import assert_never
 
-from kvrelease.report.document import Block, Cell, Commands, Document, Facts, Notes, Table, Text, Verdict, printable
+from kvrelease.printable import printable
+from kvrelease.report.document import Block, Cell, Commands, Document, Facts, Notes, Table, Text, Verdict
 
 _SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|#~&$"})
 

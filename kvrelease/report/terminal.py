@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
+from kvrelease.printable import printable
 from kvrelease.report.document import (
     Block,
     Cell,
@@ -22,7 +23,6 @@ from kvrelease.report.document import (
     Tone,
     Verdict,
     Word,
-    printable,
 )
 
 # Columns as narrow as a number or a verdict never wrap; on a narrow terminal the long ones give way.

@@ -1,24 +1,21 @@
 """The reader of GGUF files against files that somebody made to break it.
 
-Cases come from numbered seeds, so a failure names the one to run again; those that once failed belong in `KEPT_SEEDS`.
-`KVRELEASE_FUZZ_SECONDS=600` goes on from there for ten minutes instead of a few hundred cases.
+The loop over numbered cases, and how to let it run for ten minutes: `tests/release/hostile.py`.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import struct
-import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kvrelease import artifacts
-from kvrelease.errors import DamagedFile, InputError, NotFound, UnsupportedRelease
+from kvrelease.errors import DamagedFile, InputError, UnsupportedRelease
 from kvrelease.release import gguf, gguf_cursor
 from kvrelease.release.address import open_source
 from kvrelease.release.fingerprint import Fingerprint, load_release
@@ -36,18 +33,15 @@ from tests.release.gguf_writer import (
     u32,
     write_gguf,
 )
+from tests.release.hostile import run_cases
 from tests.release.hostile_gguf import mutate, random_file
-
-logger = logging.getLogger(__name__)
 
 # None has failed; the first few hundred run every time besides.
 KEPT_SEEDS: tuple[int, ...] = ()
 UNIT_CASES = 400
-FUZZ_SECONDS = float(os.environ.get("KVRELEASE_FUZZ_SECONDS", "0"))
 
 # The files have some KB, and hashing takes a window of its own; more was allocated because a file said so.
 MAX_PEAK_BYTES = 3 * gguf_cursor.WINDOW_BYTES
-MAX_CASE_S = 2.0
 
 
 def assert_sound(weights: WeightFile, data: bytes) -> None:
@@ -60,54 +54,22 @@ def assert_sound(weights: WeightFile, data: bytes) -> None:
     assert len({tensor.name for tensor in weights.tensors}) == len(weights.tensors)
 
 
-def run_case(seed: int, directory: Path) -> str:
-    """Reads the file of a seed; what came of it in a word."""
-    generator = random.Random(seed)
-    data = mutate(random_file(generator), generator)
-    path = directory / "hostile.gguf"
-    path.write_bytes(data)
-    tracemalloc.reset_peak()
-    started = time.process_time()
-    try:
-        assert_sound(read_gguf(local_file(path)).weights, data)
-        outcome = "sound"
-        found = load_release(path, jobs=1)
-        assert artifacts.from_json(artifacts.to_json(found).encode(), Fingerprint, source="memory") == found
-        outcome = "release"
-    except InputError as error:
-        shown = f"{error.message}{error.hint or ''}"
-        assert shown.isprintable(), shown
-        outcome = {DamagedFile: "damaged", UnsupportedRelease: "unsupported", NotFound: "absent"}[type(error)]
-    assert time.process_time() - started < MAX_CASE_S
-    _, peak_bytes = tracemalloc.get_traced_memory()
-    assert peak_bytes < MAX_PEAK_BYTES, peak_bytes
-    return outcome
-
-
-def seeds() -> Iterator[int]:
-    yield from KEPT_SEEDS
-    yield from range(UNIT_CASES)
-    deadline = time.monotonic() + FUZZ_SECONDS
-    seed = UNIT_CASES
-    while time.monotonic() < deadline:
-        yield seed
-        seed += 1
-
-
 def test_whatever_a_file_claims_it_is_sound_or_an_error_of_ours(tmp_path: Path) -> None:
-    outcomes: dict[str, int] = {}
-    tracemalloc.start()
-    try:
-        for seed in seeds():
-            try:
-                outcome = run_case(seed, tmp_path)
-            except Exception as error:
-                error.add_note(f"seed {seed}")
-                raise
-            outcomes[outcome] = outcomes.get(outcome, 0) + 1
-    finally:
-        tracemalloc.stop()
-    logger.info("%d files: %s", sum(outcomes.values()), outcomes)
+    path = tmp_path / "hostile.gguf"
+
+    def run_case(seed: int) -> str:
+        generator = random.Random(seed)
+        data = mutate(random_file(generator), generator)
+        path.write_bytes(data)
+        assert_sound(read_gguf(local_file(path)).weights, data)
+        try:
+            found = load_release(path, jobs=1)
+        except InputError:
+            return "sound"
+        assert artifacts.from_json(artifacts.to_json(found).encode(), Fingerprint, source="memory") == found
+        return "release"
+
+    outcomes = run_cases(run_case, kept=KEPT_SEEDS, unit_cases=UNIT_CASES, max_peak_bytes=MAX_PEAK_BYTES)
     # Else the mutations miss the format, or nothing gets past the first check.
     assert min(outcomes[word] for word in ("release", "damaged", "unsupported")) > 0.01 * UNIT_CASES
 

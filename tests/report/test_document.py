@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvrelease.report.document import Tone, Word, number, printable, share, word
+from kvrelease.report.document import Tone, Word, number, share, word
 
 
 @pytest.mark.parametrize(
@@ -20,11 +20,3 @@ def test_another_word_stays_as_it_is() -> None:
 def test_not_known_is_never_zero() -> None:
     assert (number(None), share(None)) == ("?", "?")
     assert (number(0), share(0.0)) == ("0", "0.0%")
-
-
-def test_control_characters_are_spelt_out() -> None:
-    assert printable("a\x1b[31mred\n\tb\x07\u202e\udcff") == "a\\x1b[31mred\\n\\tb\\x07\\u202e\\udcff"
-
-
-def test_letters_of_any_language_stay() -> None:
-    assert printable("Prüfung 検査 …") == "Prüfung 検査 …"

@@ -1,0 +1,20 @@
+"""Text from outside, made fit for a terminal."""
+
+from __future__ import annotations
+
+from kvrelease.errors import InputError
+from kvrelease.printable import printable
+
+
+def test_control_characters_are_spelt_out() -> None:
+    assert printable("a\x1b[31mred\n\tb\x07\u202e\udcff") == "a\\x1b[31mred\\n\\tb\\x07\\u202e\\udcff"
+
+
+def test_letters_of_any_language_stay() -> None:
+    assert printable("Prüfung 検査 …") == "Prüfung 検査 …"
+
+
+def test_an_error_quotes_no_control_character() -> None:
+    error = InputError("reading \x1b[31mred\0", hint="remove \x07")
+    assert (error.message, error.hint) == ("reading \\x1b[31mred\\x00", "remove \\x07")
+    assert str(error) == error.message
