@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kvrelease.errors import NotFound, UnsupportedRelease
 from kvrelease.release.hub_cache import open_in_cache
-from kvrelease.release.local_source import LocalFile, open_directory, open_single_file
+from kvrelease.release.local_source import LocalFile, is_link, open_directory, open_single_file, path_exists
 from kvrelease.release.source import Source, SourceFile
 
 # Suffixes of files that hold a whole model.
@@ -43,14 +43,15 @@ def open_source(what: str | Path) -> Source:
 
         return open_object_store(str(what), single_file_suffixes=SINGLE_FILE_SUFFIXES)
     path = Path(what)
-    if path.is_dir():
+    exists = path_exists(path)
+    if exists and path.is_dir():
         return open_in_cache(path) or open_directory(path)
-    if path.suffix not in SINGLE_FILE_SUFFIXES and path.exists():
+    if path.suffix not in SINGLE_FILE_SUFFIXES and exists:
         raise UnsupportedRelease(
             f"reading {path}: neither a model directory nor a .safetensors, .gguf or .json file",
             hint="give the model's directory, or a fingerprint that was saved with --output",
         )
-    if not path.exists() and not path.is_symlink():
+    if not exists and not is_link(path):
         raise NotFound(f"reading {path}: no such file or directory")
     return open_single_file(path)
 
@@ -70,4 +71,4 @@ def open_saved(what: str | Path) -> SourceFile | None:
 
         source = open_object_store(str(what), single_file_suffixes=(".json",))
         return source.file(path.name)
-    return None if path.is_dir() else LocalFile(path=path, name=path.name)
+    return None if path_exists(path) and path.is_dir() else LocalFile(path=path, name=path.name)

@@ -6,6 +6,7 @@ Ranges are read with preadv, never mapped: a page fault on a network file system
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -43,7 +44,7 @@ class LocalFile(msgspec.Struct, frozen=True, kw_only=True):
         try:
             status = self.path.stat()
         except OSError as error:
-            if self.path.is_symlink():
+            if is_link(self.path):
                 raise NotFound(
                     f"reading {self.where}: it is a link to {str(self.path.readlink())!r}, which does not exist",
                     hint="the download is incomplete: run it again",
@@ -118,7 +119,7 @@ class LocalSource:
 
     def has(self, name: str) -> bool:
         """Whether the path leads to anything."""
-        return (self.directory / name).exists()
+        return path_exists(self.directory / name)
 
     def file(self, name: str) -> LocalFile:
         """The file of that name."""
@@ -146,9 +147,33 @@ def identity_of(status: os.stat_result) -> FileIdentity:
     return FileIdentity(size_bytes=status.st_size, version=version, changed_ns=changed_ns)
 
 
+def is_link(path: Path) -> bool:
+    """Whether it is a link, which may lead nowhere."""
+    try:
+        return path.is_symlink()
+    except OSError:  # a name that no file system could hold, a directory that may not be searched
+        return False
+
+
+def path_exists(path: Path) -> bool:
+    """Whether a path leads to anything; one that no file system could hold does not.
+
+    Raises:
+        InputError: that cannot be told, such as in a directory that may not be searched.
+    """
+    try:
+        return path.exists()
+    except OSError as error:
+        refusal = translate(error, str(path))
+        if isinstance(refusal, NotFound):
+            return False
+        raise refusal from error
+
+
 def translate(error: OSError, where: str) -> InputError:
     """The operating system's refusal as an error of ours."""
-    kind = NotFound if isinstance(error, FileNotFoundError | NotADirectoryError) else InputError
+    is_absent = isinstance(error, FileNotFoundError | NotADirectoryError) or error.errno == errno.ENAMETOOLONG
+    kind = NotFound if is_absent else InputError
     return kind(f"reading {where}: {error.strerror or error}")
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import threading
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvrelease.errors import InputError, NotFound
+from kvrelease.release.fingerprint import load_release
 from kvrelease.release.local_source import open_directory, open_single_file
 from kvrelease.release.source import Origin, read_range
 from tests.release.builders import local_file
@@ -100,3 +102,18 @@ def test_origin_is_the_directory_or_the_file(tmp_path: Path) -> None:
     single = open_single_file(tmp_path / "v1.safetensors")
     assert single.origin == Origin(name="v1", version=None, address=str(tmp_path / "v1.safetensors"))
     assert single.single_file == "v1.safetensors"
+
+
+def test_a_name_that_no_file_system_can_hold_leads_nowhere(tmp_path: Path) -> None:
+    long_name = "x" * 5000
+    assert not open_directory(tmp_path).has(long_name)
+    for what in (long_name, f"{long_name}.json", f"{long_name}.safetensors", f"{long_name}/{long_name}"):
+        with pytest.raises(NotFound):
+            load_release(tmp_path / what)
+
+
+def test_an_index_may_name_a_shard_that_no_file_system_can_hold(tmp_path: Path) -> None:
+    index = {"weight_map": {"a": "x" * 5000}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(NotFound, match="are absent"):
+        load_release(tmp_path)
