@@ -1,4 +1,4 @@
-"""The demo's own bad input; what a run shows is tested in tests/demo/test_run.py, through this command."""
+"""The demo's own bad input; what a run shows is tested in tests/live/test_demo.py, through this command."""
 
 from __future__ import annotations
 
