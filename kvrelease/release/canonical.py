@@ -23,14 +23,15 @@ def frame(*fields: bytes) -> bytes:
     return b"".join(parts)
 
 
-def digest_of(purpose: str, fields: Iterable[bytes]) -> str:
+def digest_of(purpose: str, fields: Iterable[bytes], *, framed: bytes = b"") -> str:
     """BLAKE3-256 of the framed purpose and fields, lower-case hex.
 
     Args:
         purpose: names the digest and every parameter of how it is made; two purposes never share a digest.
         fields: what is digested, in this order.
+        framed: further fields, framed already.
     """
-    return blake3(frame(purpose.encode(), *fields)).hexdigest()
+    return blake3(frame(purpose.encode(), *fields) + framed).hexdigest()
 
 
 def encode_json(value: object) -> bytes:

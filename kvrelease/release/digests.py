@@ -24,6 +24,9 @@ def algorithm_of(mode: Mode) -> str:
     return FULL_ALGORITHM if mode is Mode.FULL else FAST_ALGORITHM
 
 
+_DIGEST_LENGTH = (32).to_bytes(8, "little")
+
+
 class LayerDigest(msgspec.Struct, frozen=True, kw_only=True):
     """What one layer's KV depends on, all earlier layers included: it changes exactly when that KV may.
 
@@ -54,13 +57,13 @@ def weights_digest(payloads: Mapping[str, str], *, algorithm: str = FULL_ALGORIT
         payloads: tensor name → payload or sample digest (hex), tied copies removed.
         algorithm: `FULL_ALGORITHM` over payloads, `FAST_ALGORITHM` over samples.
     """
-    return f"{algorithm}:{digest_of(f'{algorithm} weights', _tensor_fields(payloads))}"
+    return f"{algorithm}:{digest_of(f'{algorithm} weights', [], framed=_pairs(payloads))}"
 
 
 def config_digest(entries: JsonObject, code: Mapping[str, str], rule: Rule) -> str:
     """Digest of all configuration entries in the rule's canonical form, and of the code that they bring."""
     algorithm = f"{CONFIG_ALGORITHM}/{rule.name}"
-    return f"{algorithm}:{digest_of(algorithm, [encode_json(entries), *_tensor_fields(code)])}"
+    return f"{algorithm}:{digest_of(algorithm, [encode_json(entries)], framed=_pairs(code))}"
 
 
 def kv_digests(
@@ -82,16 +85,11 @@ def kv_digests(
     """
     algorithm = f"{algorithm}/{rule.name}"
     counted = None if entries is None else {key: entries[key] for key in entries if config_affects_kv(key, rule)}
-    running = digest_of(f"{algorithm} configuration", [encode_json(counted), *_tensor_fields(code)])
-    by_layer: dict[int, dict[str, str]] = {}
-    for name, payload in payloads.items():
-        first_layer = tensor_impact(name, rule).first_layer
-        if first_layer is not None:
-            by_layer.setdefault(first_layer, {})[name] = payload
+    running = digest_of(f"{algorithm} configuration", [encode_json(counted)], framed=_pairs(code))
+    by_layer: dict[int, Mapping[str, str]] = {0: payloads} if rule.layers is None else _by_layer(payloads, rule)
     layers = []
     for layer in range(rule.layers or 1):
-        fields = [bytes.fromhex(running), *_tensor_fields(by_layer.get(layer, {}))]
-        running = digest_of(f"{algorithm} layer", fields)
+        running = digest_of(f"{algorithm} layer", [bytes.fromhex(running)], framed=_pairs(by_layer.get(layer, {})))
         layers.append(LayerDigest(layer=layer, digest=f"{algorithm}:{running}"))
     kv = f"{algorithm}:{digest_of(f'{algorithm} kv', [bytes.fromhex(running)])}"
     return kv, tuple(layers) if rule.layers is not None else ()
@@ -104,7 +102,7 @@ def adapter_config_digest(entries: JsonObject) -> str:
 
 def adapter_digest(payloads: Mapping[str, str], entries: JsonObject) -> str:
     """Digest of an adapter: all of its tensors, and its canonical configuration."""
-    return f"{ADAPTER_ALGORITHM}:{digest_of(ADAPTER_ALGORITHM, [encode_json(entries), *_tensor_fields(payloads)])}"
+    return f"{ADAPTER_ALGORITHM}:{digest_of(ADAPTER_ALGORITHM, [encode_json(entries)], framed=_pairs(payloads))}"
 
 
 def adapted_kv_digest(base_kv: str, adapter: str) -> str:
@@ -129,9 +127,20 @@ def release_digest(parts: Mapping[str, str | None], *, algorithm: str = FULL_ALG
     return f"{algorithm}:{digest_of(f'{algorithm} release', [encode_json(known)])}"
 
 
-def _tensor_fields(named: Mapping[str, str]) -> list[bytes]:
-    """Name, digest, name, digest, … sorted by the name's UTF-8 bytes, which is the order of its code points."""
-    fields: list[bytes] = []
+def _by_layer(payloads: Mapping[str, str], rule: Rule) -> dict[int, Mapping[str, str]]:
+    """The tensors by the first layer whose KV they touch, those that touch none left out."""
+    found: dict[int, dict[str, str]] = {}
+    for name, payload in payloads.items():
+        first_layer = tensor_impact(name, rule).first_layer
+        if first_layer is not None:
+            found.setdefault(first_layer, {})[name] = payload
+    return {**found}
+
+
+def _pairs(named: Mapping[str, str]) -> bytes:
+    """Name, digest, name, digest, … framed, sorted by the name's UTF-8 bytes, which is the order of its code points."""
+    parts: list[bytes] = []
     for name in sorted(named):
-        fields += (name.encode(), bytes.fromhex(named[name]))
-    return fields
+        raw = name.encode()
+        parts += (len(raw).to_bytes(8, "little"), raw, _DIGEST_LENGTH, bytes.fromhex(named[name]))
+    return b"".join(parts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
@@ -170,7 +171,7 @@ def _locate(entries: dict[str, _Entry], where: str, *, first_byte: int, file_byt
     previous: str | None = None
     fitting: set[tuple[str, tuple[int, ...], int]] = set()  # a layer's tensors are like the next one's
     tensors = []
-    for name, entry in sorted(entries.items(), key=lambda item: (item[1].data_offsets, item[0])):
+    for name, entry in _by_offset(entries):
         begin, end = entry.data_offsets
         size = (entry.dtype, entry.shape, end - begin)
         if begin != end_of_data or not begin <= end <= data_bytes or not (size in fitting or _fits(*size)):
@@ -194,6 +195,14 @@ def _locate(entries: dict[str, _Entry], where: str, *, first_byte: int, file_byt
             f"reading {where}: {data_bytes - end_of_data} bytes follow {_called(previous)} and belong to no tensor"
         )
     return tuple(tensors)
+
+
+def _by_offset(entries: dict[str, _Entry]) -> Iterable[tuple[str, _Entry]]:
+    """The entries in the order of their bytes, in which the reference implementation writes them already."""
+    begins = [entry.data_offsets for entry in entries.values()]
+    if begins == sorted(begins):
+        return entries.items()
+    return sorted(entries.items(), key=lambda item: (item[1].data_offsets, item[0]))
 
 
 def _called(name: str | None) -> str:
