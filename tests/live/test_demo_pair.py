@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from kvrelease.engines.base import EngineClient, Request
 from kvrelease.engines.detect import open_engine
 from kvrelease.engines.local import open_local
 from tests.live.conftest import REPOSITORY
-from tests.live.servers import Server, installed, llamacpp_server, vllm_server
+from tests.live.servers import PATIENT_THREADS, Server, installed, llamacpp_server, vllm_server
 
 Answers = dict[str, tuple[tuple[int, ...], str]]
 """Token ids of the prompt and the answer, by prompt id."""
@@ -87,7 +88,11 @@ def test_the_shipped_pair_passes_its_checks() -> None:
 def test_training_again_gives_a_pair_that_passes_the_same_checks(tmp_path: Path) -> None:
     script = REPOSITORY / "scripts" / "train_demo_pair.py"
     done = subprocess.run(
-        [sys.executable, script, "--into", tmp_path / "pair"], capture_output=True, text=True, check=False
+        [sys.executable, script, "--into", tmp_path / "pair"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **PATIENT_THREADS},
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert (tmp_path / "pair" / "v2" / "model.safetensors").is_file()
