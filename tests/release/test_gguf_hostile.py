@@ -36,8 +36,8 @@ from tests.release.gguf_writer import (
 from tests.release.hostile import run_cases
 from tests.release.hostile_gguf import mutate, random_file
 
-# None has failed; the first few hundred run every time besides.
-KEPT_SEEDS: tuple[int, ...] = ()
+# No fault of the reader: the loop had counted earlier cases too. The first few hundred run every time besides.
+KEPT_SEEDS: tuple[int, ...] = (135_507,)
 UNIT_CASES = 400
 
 # The files have some KB, and hashing takes a window of its own; more was allocated because a file said so.
