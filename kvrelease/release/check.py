@@ -11,6 +11,7 @@ from kvrelease.release.comparison import (
     compare_parts,
     compare_samples,
     compare_tensors,
+    parts_that_are,
 )
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE
@@ -62,8 +63,8 @@ def check_release(published: Fingerprint, found: Fingerprint) -> ReleaseCheck:
         del parts["weights"]
         parts = {"samples": compare_samples(published, found), **parts}
     parts |= _compare_adapters(published, found)
-    changed = tuple(name for name, sameness in parts.items() if sameness is Sameness.CHANGED)
-    unknown = tuple(name for name, sameness in parts.items() if sameness is Sameness.UNKNOWN)
+    changed = parts_that_are(Sameness.CHANGED, parts)
+    unknown = parts_that_are(Sameness.UNKNOWN, parts)
     tensors = compare_tensors(published, found)
     is_sampled = "samples" in parts
     verdict, reason = _judge(published, found, changed, unknown, tensors, is_sampled=is_sampled)
@@ -91,8 +92,8 @@ def check_stated(published: Fingerprint, answer: StoredAnswer, *, seconds: float
     names = ("config", "tokenizer", "template", "generation")
     parts = {name: compare_digests(getattr(published.digests, name), getattr(answer, name)) for name in names}
     parts |= {_adapter(one.name): Sameness.UNKNOWN for one in published.adapters}
-    changed = tuple(name for name, sameness in parts.items() if sameness is Sameness.CHANGED)
-    unknown = tuple(name for name, sameness in parts.items() if sameness is Sameness.UNKNOWN)
+    changed = parts_that_are(Sameness.CHANGED, parts)
+    unknown = parts_that_are(Sameness.UNKNOWN, parts)
     nothing = TensorChanges(added=(), removed=(), changed=(), renamed=())
     verdict, reason = _judge_parts(published, changed, unknown, nothing) or (
         Verdict.PASS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 
 import msgspec
 
@@ -59,6 +60,11 @@ def compare_digests(old: str | None, new: str | None) -> Sameness:
     if old is not None and new is not None and name_of(old) != name_of(new):
         return Sameness.UNKNOWN
     return Sameness.CHANGED
+
+
+def parts_that_are(sameness: Sameness, parts: Mapping[str, Sameness]) -> tuple[str, ...]:
+    """Names of the parts of which that is known, in their order."""
+    return tuple(name for name, found in parts.items() if found is sameness)
 
 
 def compare_parts(old: Fingerprint, new: Fingerprint) -> dict[str, Sameness]:

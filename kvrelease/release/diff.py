@@ -18,6 +18,7 @@ from kvrelease.release.comparison import (
     compare_adapters,
     compare_parts,
     compare_tensors,
+    parts_that_are,
 )
 from kvrelease.release.content import Format
 from kvrelease.release.fingerprint import Fingerprint
@@ -102,8 +103,8 @@ class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
 def diff_fingerprints(old: Fingerprint, new: Fingerprint) -> Diff:
     """What changed from `old` to `new`; pure, and complete from saved fingerprints alone."""
     parts = compare_parts(old, new)
-    changed = tuple(name for name, sameness in parts.items() if sameness is Sameness.CHANGED)
-    unknown = tuple(name for name, sameness in parts.items() if sameness is Sameness.UNKNOWN)
+    changed = parts_that_are(Sameness.CHANGED, parts)
+    unknown = parts_that_are(Sameness.UNKNOWN, parts)
     tensors = compare_tensors(old, new)
     # Entries of two makings may differ in form alone.
     config = _compare_config(old, new) if _is_one_family(old, new) else ()
