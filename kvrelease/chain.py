@@ -1,4 +1,6 @@
-"""Chained keys of token blocks: two prompts share a key exactly when they share all tokens up to the block's end.
+"""Token blocks: which of a prompt a cache can serve, and their chained keys.
+
+Two prompts share a key exactly when they share all tokens up to the block's end.
 
 One algorithm, `kvkeys1`, keys the blocks of the in-process engine, tells the prefixes that the ledger remembers, and is
 what `kvrelease.keys` offers to people who own their cache keys. Source: docs/keys.md, which fixes it to the byte.
@@ -59,6 +61,20 @@ def block_keys(
 def prefix_hashes(tokens: Sequence[int], block_tokens: int) -> tuple[bytes, ...]:
     """[full blocks] the first 16 bytes of each key by tokens only: which prefixes are alike, whoever computed them."""
     return tuple(key[:PREFIX_BYTES] for key in block_keys(tokens, block_tokens=block_tokens))
+
+
+def cacheable_blocks(prompt_tokens: int, block_tokens: int) -> int:
+    """How many blocks of a prompt a prefix cache can serve: its last token is always computed, to have logits."""
+    return max(prompt_tokens - 1, 0) // block_tokens
+
+
+def cacheable_tokens(prompt_tokens: int, block_tokens: int) -> int:
+    """The most tokens of a prompt that a prefix cache can serve: ⌊(n−1)/B⌋·B.
+
+    Source:
+        DESIGN, section 8, item 5.
+    """
+    return cacheable_blocks(prompt_tokens, block_tokens) * block_tokens
 
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:

@@ -6,7 +6,7 @@ import struct
 import blake3
 import pytest
 
-from kvrelease.chain import block_keys, prefix_hashes
+from kvrelease.chain import block_keys, cacheable_blocks, cacheable_tokens, prefix_hashes
 
 
 def naive_keys(tokens: list[int], block: int, namespace: str | None, salt: str | None) -> list[bytes]:
@@ -68,3 +68,18 @@ def test_namespace_salt_and_their_absence_are_key_spaces_of_their_own() -> None:
 def test_what_is_no_token_id_is_never_keyed(tokens: list[int]) -> None:
     with pytest.raises(struct.error):
         block_keys(tokens, block_tokens=1)
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "blocks"), [(0, 0), (1, 0), (15, 0), (16, 0), (17, 1), (32, 1), (33, 2), (852, 53)]
+)
+def test_the_block_of_the_last_token_is_never_cacheable(prompt_tokens: int, blocks: int) -> None:
+    assert cacheable_blocks(prompt_tokens, 16) == blocks
+
+
+@pytest.mark.parametrize(
+    ("tokens", "block", "cacheable"),
+    [(0, 16, 0), (1, 1, 0), (2, 1, 1), (16, 16, 0), (17, 16, 16), (32, 16, 16), (33, 16, 32), (852, 128, 768)],
+)
+def test_the_last_token_is_never_cacheable(tokens: int, block: int, cacheable: int) -> None:
+    assert cacheable_tokens(tokens, block) == cacheable

@@ -16,10 +16,10 @@ import blake3
 import msgspec
 
 from kvrelease.binding.hits import KnownPrefixes
+from kvrelease.chain import cacheable_tokens
 from kvrelease.engines.base import Counters, EngineClient, EngineIdentity, Observation, Request
 from kvrelease.errors import ServiceError
 from kvrelease.ledger.records import CacheOrigin
-from kvrelease.workload.prefix_tree import cacheable_tokens
 
 
 class Witness(enum.StrEnum):

@@ -8,12 +8,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 
 from kvrelease.binding.production import production_request
+from kvrelease.chain import cacheable_tokens
 from kvrelease.config import Production
 from kvrelease.demo.figures import Served, Strategy
 from kvrelease.demo.pair import DemoPair
 from kvrelease.demo.traffic import Turn, Worker
 from kvrelease.engines.base import EngineKind, Request
-from kvrelease.engines.block_cache import BlockCache, cacheable_blocks
+from kvrelease.engines.block_cache import BlockCache
 from kvrelease.engines.local import LocalEngine, open_local
 from kvrelease.workload.prompt_set import Prompt
 
@@ -57,7 +58,7 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
             text=observation.text,
             prompt_tokens=observation.prompt_tokens,
             cached_tokens=observation.cached_tokens,
-            is_warm=observation.cached_tokens == cacheable_blocks(observation.prompt_tokens, block) * block,
+            is_warm=observation.cached_tokens == cacheable_tokens(observation.prompt_tokens, block),
             ttft_s=observation.ttft_s,
         )
 

@@ -23,11 +23,6 @@ logger = logging.getLogger(__name__)
 DEFAULT_CACHE_BYTES = 1024 * 1024 * 1024
 
 
-def cacheable_blocks(prompt_tokens: int, block_tokens: int) -> int:
-    """How many blocks of a prompt can come from a cache: its last token is always computed, to have logits."""
-    return max(prompt_tokens - 1, 0) // block_tokens
-
-
 class KeyScheme(msgspec.Struct, frozen=True, kw_only=True):
     """What goes into the key of a block besides the tokens up to its end.
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, cast
 
+from kvrelease.chain import cacheable_blocks
 from kvrelease.engines.base import (
     Capabilities,
     Counters,
@@ -29,7 +30,7 @@ from kvrelease.engines.base import (
     Request,
     TopLogprob,
 )
-from kvrelease.engines.block_cache import TOKENS_ONLY, BlockCache, KeyScheme, cacheable_blocks
+from kvrelease.engines.block_cache import TOKENS_ONLY, BlockCache, KeyScheme
 from kvrelease.engines.blocks import ITEM_BYTES, Block, BlockShape
 from kvrelease.engines.local_release import LoadedRelease, load
 from kvrelease.engines.local_tokens import TokenCodec

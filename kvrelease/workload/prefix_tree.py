@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from kvrelease.chain import TOKEN_BYTES, pack_tokens
+from kvrelease.chain import TOKEN_BYTES, cacheable_tokens, pack_tokens
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,15 +176,6 @@ class PrefixTree(msgspec.Struct, frozen=True, kw_only=True):
                 covered.add(index)
                 index = self.segments[index].parent
         return covered
-
-
-def cacheable_tokens(prompt_tokens: int, block_tokens: int) -> int:
-    """The most tokens of a prompt that a prefix cache can serve: ⌊(n−1)/B⌋·B, as the last token is always computed.
-
-    Source:
-        DESIGN, section 8, item 5.
-    """
-    return max(prompt_tokens - 1, 0) // block_tokens * block_tokens
 
 
 def build_prefix_tree(tokens: Mapping[str, Sequence[int]], *, block_tokens: int) -> PrefixTree:

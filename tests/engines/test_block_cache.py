@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kvrelease.engines.block_cache import TOKENS_ONLY, BlockCache, KeyScheme, cacheable_blocks
+from kvrelease.engines.block_cache import TOKENS_ONLY, BlockCache, KeyScheme
 from kvrelease.engines.block_files import BlockFiles
 from kvrelease.engines.blocks import Block, BlockShape
 
@@ -31,13 +31,6 @@ def put(cache: BlockCache, keys: Sequence[bytes], *, fill: int = 1, shape: Block
 
     cache.store(keys, shape, make)
     return made
-
-
-@pytest.mark.parametrize(
-    ("prompt_tokens", "blocks"), [(0, 0), (1, 0), (15, 0), (16, 0), (17, 1), (32, 1), (33, 2), (852, 53)]
-)
-def test_the_last_token_is_never_cacheable(prompt_tokens: int, blocks: int) -> None:
-    assert cacheable_blocks(prompt_tokens, 16) == blocks
 
 
 def test_a_key_depends_on_every_token_before_it_and_on_none_after() -> None:

@@ -4,9 +4,8 @@ import itertools
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
-import pytest
-
-from kvrelease.workload.prefix_tree import build_prefix_tree, cacheable_tokens
+from kvrelease.chain import cacheable_tokens
+from kvrelease.workload.prefix_tree import build_prefix_tree
 
 Tokens = Mapping[str, Sequence[int]]
 
@@ -34,14 +33,6 @@ def random_sets(*, seed: int, rounds: int, most: int) -> Iterable[tuple[Tokens, 
         size = rng.randint(1, 3)
         prompts = {f"p{i}": [rng.randrange(2) for _ in range(rng.randint(1, 9))] for i in range(rng.randint(0, most))}
         yield prompts, size
-
-
-@pytest.mark.parametrize(
-    ("tokens", "block", "cacheable"),
-    [(0, 16, 0), (1, 1, 0), (2, 1, 1), (16, 16, 0), (17, 16, 16), (32, 16, 16), (33, 16, 32), (852, 128, 768)],
-)
-def test_the_last_token_is_never_cacheable(tokens: int, block: int, cacheable: int) -> None:
-    assert cacheable_tokens(tokens, block) == cacheable
 
 
 def test_a_shared_system_prompt_becomes_one_segment() -> None:
