@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from kvrelease.artifacts import Artifact, Fault, ReleaseRef, Verdict
-from kvrelease.demo.keeping import Kept
 from kvrelease.demo.traffic import Worker
 from kvrelease.release.diff import KvStatus
 from kvrelease.workload.prompt_set import Prompt
@@ -129,6 +128,20 @@ class Impact(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
 
 
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What a demo left behind, as paths that the user can type.
+
+    Attributes:
+        old: directory of the release before.
+        new: directory of the release after.
+        store: directory of blocks, as the traffic of both kinds of keys left it.
+    """
+
+    old: str
+    new: str
+    store: str
+
+
 class DemoReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/demo"):
     """What `kvrelease demo` says; every figure was measured in this run.
 
@@ -196,15 +209,15 @@ def strategy_figures(
         consistency=_consistency(new, clean[Worker.NEW]),
         consistency_old=_consistency(old, clean[Worker.OLD]),
         computed_tokens_new=sum(one.prompt_tokens - one.cached_tokens for one in new if one.copy == 0),
-        ttft_ms_p50=statistics.median(one.ttft_s for one in warm_everywhere(own, among=served)) * 1000,
+        ttft_ms_p50=_p50_s(warm_everywhere(served), strategy) * 1000,
         key_us=key_us,
     )
 
 
-def warm_everywhere(own: Sequence[Served], *, among: Sequence[Served]) -> list[Served]:
-    """Those of `own` whose request was warm in every arm, so that all arms did the same work for it."""
-    cold = {one.number for one in among if not one.is_warm}
-    return [one for one in own if one.number not in cold]
+def warm_everywhere(served: Sequence[Served]) -> list[Served]:
+    """Requests that were warm in every arm, so that all arms did the same work for them."""
+    cold = {one.number for one in served if not one.is_warm}
+    return [one for one in served if one.number not in cold]
 
 
 def ttft_spread(served: Sequence[Served], *, seed: int) -> float:
@@ -214,17 +227,16 @@ def ttft_spread(served: Sequence[Served], *, seed: int) -> float:
         served: by all arms.
         seed: of the relabellings.
     """
+    warm = warm_everywhere(served)
     return max(
-        _identical_arms_gap([one for one in served if one.strategy is strategy], among=served, seed=seed)
-        for strategy in Strategy
+        _identical_arms_gap([one for one in warm if one.strategy is strategy], seed=seed) for strategy in Strategy
     )
 
 
 def ttft_gap(served: Sequence[Served]) -> float:
     """See `DemoReport.ttft_gap`."""
-    warm = warm_everywhere(served, among=served)
-    first, second = (statistics.median(one.ttft_s for one in warm if one.strategy is strategy) for strategy in Strategy)
-    return _gap(first, second)
+    warm = warm_everywhere(served)
+    return _gap(*(_p50_s(warm, strategy) for strategy in Strategy))
 
 
 def wrong_answers(served: Sequence[Served], *, clean: Mapping[str, str]) -> list[Served]:
@@ -271,11 +283,13 @@ def _consistency(served: Sequence[Served], clean: Mapping[str, str]) -> float:
     return sum(one.text == clean[one.prompt_id] for one in served) / len(served)
 
 
-def _identical_arms_gap(own: Sequence[Served], *, among: Sequence[Served], seed: int) -> float:
+def _p50_s(served: Sequence[Served], strategy: Strategy) -> float:
+    return statistics.median(one.ttft_s for one in served if one.strategy is strategy)
+
+
+def _identical_arms_gap(warm: Sequence[Served], *, seed: int) -> float:
     choose = random.Random(seed)  # noqa: S311 - a statistic, no secret
-    first, second = (
-        {one.number: one.ttft_s for one in warm_everywhere(own, among=among) if one.copy == copy} for copy in (0, 1)
-    )
+    first, second = ({one.number: one.ttft_s for one in warm if one.copy == copy} for copy in (0, 1))
     pairs = [(first[number], second[number]) for number in sorted(first)]
     gaps = []
     for _ in range(RELABELLINGS):

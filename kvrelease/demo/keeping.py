@@ -9,8 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
+from kvrelease.demo.figures import Kept
 from kvrelease.demo.pair import DemoPair
 from kvrelease.engines.block_cache import BlockCache
 from kvrelease.engines.block_files import BlockFiles
@@ -20,20 +19,6 @@ STORE = "store"
 
 # Two releases of 2 MB, and some thousand blocks of 16 KiB.
 NEEDED_BYTES = 32_000_000
-
-
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What a demo left behind, as paths that the user can type.
-
-    Attributes:
-        old: directory of the release before.
-        new: directory of the release after.
-        store: directory of blocks, as the traffic of both kinds of keys left it.
-    """
-
-    old: str
-    new: str
-    store: str
 
 
 def require_room(directory: Path) -> None:

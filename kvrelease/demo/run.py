@@ -19,6 +19,7 @@ from kvrelease.demo.figures import (
     DemoReport,
     Gate,
     Impact,
+    Kept,
     Served,
     Strategy,
     choose_example,
@@ -28,7 +29,7 @@ from kvrelease.demo.figures import (
     warm_everywhere,
     wrong_answers,
 )
-from kvrelease.demo.keeping import Kept, keep, require_room
+from kvrelease.demo.keeping import keep, require_room
 from kvrelease.demo.pair import PROMPTS, DemoPair
 from kvrelease.demo.traffic import Turn, Worker, draw_traffic
 from kvrelease.engines.block_cache import TOKENS_ONLY
@@ -135,7 +136,7 @@ async def demo(
         ),
         ttft_spread=ttft_spread(served, seed=seed),
         ttft_gap=ttft_gap(served),
-        ttft_requests=len({one.number for one in warm_everywhere(served, among=served)}),
+        ttft_requests=len({one.number for one in warm_everywhere(served)}),
         stale=len(wrong),
         stale_of_neither=sum(one.text != answers[Worker.OLD][one.prompt_id] for one in wrong),
         example=choose_example(wrong, prompts=prompts, old=answers[Worker.OLD], clean=answers[Worker.NEW]),

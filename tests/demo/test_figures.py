@@ -67,7 +67,7 @@ def test_rates_are_of_tokens_for_hits_and_of_answers_for_consistency() -> None:
 
 def test_a_request_that_was_cold_in_one_arm_is_compared_in_none() -> None:
     requests = [served(0), served(0, strategy=Strategy.BOUND, is_warm=False), served(1)]
-    assert [one.number for one in warm_everywhere(requests, among=requests)] == [1]
+    assert [one.number for one in warm_everywhere(requests)] == [1]
 
 
 def arms(*, tokens_only: tuple[float, float], bound: tuple[float, float], requests: int = 40) -> list[Served]:

@@ -12,8 +12,7 @@ from kvrelease import artifacts
 from kvrelease.artifacts import Verdict
 from kvrelease.cli.app import run
 from kvrelease.config import MIN_DEMO_REQUESTS
-from kvrelease.demo.figures import DemoReport, Strategy
-from kvrelease.demo.keeping import Kept
+from kvrelease.demo.figures import DemoReport, Kept, Strategy
 from kvrelease.engines.block_files import BlockFiles
 from kvrelease.release.diff import KvStatus
 from kvrelease.report.demo import demo_document

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kvrelease.artifacts import Artifact
-from kvrelease.demo.keeping import Kept
+from kvrelease.demo.figures import Kept
 from kvrelease.engines.base import EngineKind
 from kvrelease.report.markdown import render_markdown
 from kvrelease.report.terminal import render_text
