@@ -34,7 +34,10 @@ def faults(venv: Path) -> "list[str]":
     if venv.is_dir() and any(venv.iterdir()) and not (venv / "pyvenv.cfg").is_file():
         found.append("{} is no virtual environment, and making one would empty it. Name another".format(venv))
     needed: dict[int, tuple[Path, list[int], list[str]]] = {}  # by file system, which both may share
-    for place, size, what in ((venv, VENV_BYTES, "the environment"), (temporary(), TEMPORARY_BYTES, "TMPDIR")):
+    for place, size, what in (
+        (venv, VENV_BYTES, "the environment"),
+        (Path(tempfile.gettempdir()), TEMPORARY_BYTES, "TMPDIR"),
+    ):
         there = existing(place)
         _, sizes, whats = needed.setdefault(there.stat().st_dev, (there, [], []))
         sizes.append(size)
@@ -49,11 +52,6 @@ def faults(venv: Path) -> "list[str]":
                 )
             )
     return found
-
-
-def temporary() -> Path:
-    """Where pip unpacks before it installs."""
-    return Path(tempfile.gettempdir())
 
 
 def existing(place: Path) -> Path:

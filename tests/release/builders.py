@@ -130,3 +130,12 @@ def raw_safetensors(header: bytes | JsonObject, data: bytes = b"") -> bytes:
 def entry(begin: int, end: int, *, dtype: str = "U8", shape: Sequence[int] | None = None) -> JsonObject:
     """A header's entry."""
     return {"dtype": dtype, "shape": [end - begin] if shape is None else list(shape), "data_offsets": [begin, end]}
+
+
+def write_hub_model(directory: Path) -> Path:
+    """A release in three shards with everything beside the weights that a model on the Hub has."""
+    write_text_side(write_release(directory, shards=3))
+    (directory / "additional_chat_templates").mkdir()
+    (directory / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
+    (directory / "README.md").write_text("# Support")
+    return directory

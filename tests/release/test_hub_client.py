@@ -18,7 +18,7 @@ from kvrelease.release.hub_client import redirected
 from kvrelease.release.hub_source import HubSettings, open_hub, parse_hub_address
 from kvrelease.release.range_reader import HEAD_BYTES
 from kvrelease.release.source import Source
-from tests.release.builders import raw_safetensors, tensors, write_release, write_text_side
+from tests.release.builders import raw_safetensors, tensors, write_hub_model, write_release
 from tests.release.hub_server import Hub, blob_id, entry
 
 MODEL = "acme/support"
@@ -26,11 +26,7 @@ MODEL = "acme/support"
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    directory = write_text_side(write_release(tmp_path / "model", shards=3))
-    (directory / "additional_chat_templates").mkdir()
-    (directory / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
-    (directory / "README.md").write_text("# Support")
-    return directory
+    return write_hub_model(tmp_path / "model")
 
 
 def impatient(hub: Hub, cache: Path, revision: str = "main") -> Source:

@@ -15,7 +15,7 @@ from kvrelease.release.address import open_source
 from kvrelease.release.fingerprint import load_release
 from kvrelease.release.hub_source import HubSettings, HubSource, hub_settings, parse_hub_address
 from kvrelease.release.local_source import LocalSource
-from tests.release.builders import tensors, write_release, write_text_side
+from tests.release.builders import tensors, write_hub_model, write_release
 from tests.release.hub_server import Hub, blob_id
 
 MODEL = "acme/support"
@@ -23,11 +23,7 @@ MODEL = "acme/support"
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    directory = write_text_side(write_release(tmp_path / "model", shards=3))
-    (directory / "additional_chat_templates").mkdir()
-    (directory / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
-    (directory / "README.md").write_text("# Support")
-    return directory
+    return write_hub_model(tmp_path / "model")
 
 
 def cached(cache: Path, commit: str, model: Path, *, with_links: bool = True, with_list: bool = False) -> Path:
