@@ -22,7 +22,7 @@ from kvrelease.prewarm.result import ControlResult, Percentiles, PrewarmReport, 
 from kvrelease.release.adapter import AdapterDigest
 from kvrelease.release.check import ReleaseCheck
 from kvrelease.release.comparison import AdapterChanges, Renamed, TensorChanges
-from kvrelease.release.diff import ConfigChange, Diff, KvImpact, KvStatus
+from kvrelease.release.diff_record import ConfigChange, Diff, KvImpact, KvStatus
 from kvrelease.release.digests import LayerDigest
 from kvrelease.release.fingerprint import Digests, Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE, Rule

@@ -11,7 +11,7 @@ import msgspec
 
 from kvrelease.artifacts import Artifact, Fault, ReleaseRef, Verdict
 from kvrelease.demo.traffic import Worker
-from kvrelease.release.diff import KvStatus
+from kvrelease.release.diff_record import KvStatus
 from kvrelease.workload.prompt_set import Prompt
 
 # Which of two identical arms served a request first is chance, so swapping them request by request shows how far apart

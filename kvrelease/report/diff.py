@@ -1,7 +1,7 @@
 """The page of a diff."""
 
 from kvrelease.release.comparison import TensorChanges
-from kvrelease.release.diff import Diff
+from kvrelease.release.diff_record import Diff
 from kvrelease.report.document import Block, Document, Facts, Notes, Table, Verdict, number, word
 
 # A fine-tune changes hundreds of tensors; the JSON has them all.

@@ -11,7 +11,8 @@ from demo_pair.texts import Lesson
 from kvrelease.demo.arm import request_of
 from kvrelease.demo.pair import DemoPair, pair_in
 from kvrelease.engines.local import open_local, stale_and_clean
-from kvrelease.release.diff import KvStatus, diff_fingerprints
+from kvrelease.release.diff import diff_fingerprints
+from kvrelease.release.diff_record import KvStatus
 from kvrelease.release.fingerprint import load_release
 
 MAX_BYTES = 6_000_000

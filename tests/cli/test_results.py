@@ -13,7 +13,7 @@ from kvrelease import artifacts
 from kvrelease.artifacts import Artifact, Verdict
 from kvrelease.binding.namespace import NamespaceReport
 from kvrelease.prewarm.result import PrewarmReport
-from kvrelease.release.diff import Diff
+from kvrelease.release.diff_record import Diff
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.verify.judge import VerifyReport
 from kvrelease.verify.record import Record

@@ -14,7 +14,7 @@ from kvrelease.cli.app import run
 from kvrelease.config import MIN_DEMO_REQUESTS
 from kvrelease.demo.figures import DemoReport, Kept, Strategy
 from kvrelease.engines.block_files import BlockFiles
-from kvrelease.release.diff import KvStatus
+from kvrelease.release.diff_record import KvStatus
 from kvrelease.report.demo import demo_document
 from kvrelease.report.document import Commands
 

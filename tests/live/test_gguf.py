@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from kvrelease.release.diff import KvStatus, diff_fingerprints
+from kvrelease.release.diff import diff_fingerprints
+from kvrelease.release.diff_record import KvStatus
 from kvrelease.release.fingerprint import Fingerprint, load_release
 from kvrelease.release.gguf import read_gguf
 from kvrelease.release.gguf_types import GGML_TYPES

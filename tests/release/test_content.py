@@ -12,7 +12,8 @@ import pytest
 from kvrelease import artifacts
 from kvrelease.errors import InputError
 from kvrelease.release.content import Format
-from kvrelease.release.diff import ConfigChange, KvStatus, diff_fingerprints
+from kvrelease.release.diff import diff_fingerprints
+from kvrelease.release.diff_record import ConfigChange, KvStatus
 from kvrelease.release.fingerprint import Digests, Fingerprint, load_release
 from kvrelease.release.gguf_types import GGML_TYPES
 from tests.release import naive_gguf

@@ -10,7 +10,8 @@ import pytest
 from kvrelease import artifacts
 from kvrelease.artifacts import JsonObject, ReleaseRef
 from kvrelease.release.comparison import Renamed, TensorChanges
-from kvrelease.release.diff import ConfigChange, Diff, KvImpact, KvStatus, diff_fingerprints
+from kvrelease.release.diff import diff_fingerprints
+from kvrelease.release.diff_record import ConfigChange, Diff, KvImpact, KvStatus
 from kvrelease.release.digests import config_digest, kv_digests, release_digest, weights_digest
 from kvrelease.release.fingerprint import Digests, Fingerprint
 from kvrelease.release.impact import rule_for

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from kvrelease.release.diff import KvStatus, diff_fingerprints
+from kvrelease.release.diff import diff_fingerprints
+from kvrelease.release.diff_record import KvStatus
 from kvrelease.release.fingerprint import load_release
 from kvrelease.release.impact import Rule, TensorImpact, rule_for, tensor_impact
 from kvrelease.release.model_config import canonical_config

@@ -11,7 +11,8 @@ import pytest
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile
 from kvrelease.release.checkpoint import FileRole
-from kvrelease.release.diff import KvStatus, diff_fingerprints
+from kvrelease.release.diff import diff_fingerprints
+from kvrelease.release.diff_record import KvStatus
 from kvrelease.release.digests import config_digest
 from kvrelease.release.expectation import disagreements
 from kvrelease.release.fingerprint import load_release

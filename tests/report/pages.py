@@ -7,7 +7,7 @@ from kvrelease.binding.namespace import NamespaceReport
 from kvrelease.demo.figures import DemoReport
 from kvrelease.prewarm.result import PrewarmReport
 from kvrelease.release.check import ReleaseCheck
-from kvrelease.release.diff import Diff
+from kvrelease.release.diff_record import Diff
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.report.check import check_document
 from kvrelease.report.demo import demo_document

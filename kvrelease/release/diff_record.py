@@ -1,0 +1,80 @@
+"""What a diff says: the artifact, and the records in it. Pure."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from kvrelease.artifacts import Artifact, ReleaseRef
+from kvrelease.release.comparison import AdapterChanges, TensorChanges
+
+
+class KvStatus(enum.StrEnum):
+    """Whether KV of the old release may be read under the new one."""
+
+    VALID = "valid"
+    INVALID = "invalid"
+    UNKNOWN = "unknown"
+
+
+class ConfigChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One canonical configuration key; None where a side does not have it."""
+
+    key: str
+    old: object
+    new: object
+    affects_kv: bool
+
+
+class KvImpact(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on the old KV.
+
+    Attributes:
+        status: valid for every layer, invalid, or not known. This decides; the layers explain it.
+        layers: of the new model; None where its rule knows no layers.
+        valid_layers: how many layers, from the first on, keep valid KV; None where not known.
+        first_invalid_layer: None where none is invalid, or it is not known.
+        reasons: sentences, the deciding ones first.
+    """
+
+    status: KvStatus
+    layers: int | None
+    valid_layers: int | None
+    first_invalid_layer: int | None
+    reasons: tuple[str, ...]
+
+
+class Drift(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one tensor moved."""
+
+    tensor: str
+    relative: float
+
+
+class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
+    """What changed between two releases.
+
+    Attributes:
+        old: the release before.
+        release: the new one.
+        changed: names of the digests that differ.
+        unknown: names of the digests of which it is not known, because they were made in different ways.
+        tensors: which tensors differ.
+        kv: what it means for the old KV.
+        config: which canonical configuration keys differ.
+        drift: how far tensors moved; empty where it was not computed.
+        summary: one sentence for humans.
+        adapters: which adapters differ in what they make with their base.
+    """
+
+    old: ReleaseRef
+    release: ReleaseRef
+    changed: tuple[str, ...]
+    tensors: TensorChanges
+    kv: KvImpact
+    config: tuple[ConfigChange, ...]
+    drift: tuple[Drift, ...]
+    summary: str
+    unknown: tuple[str, ...] = ()
+    adapters: AdapterChanges = AdapterChanges()
