@@ -11,7 +11,7 @@ import msgspec
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile
-from kvrelease.release.model_config import same_value
+from kvrelease.release.canonical import same_value
 from kvrelease.release.small_files import read_json_object
 from kvrelease.release.source import SourceFile
 

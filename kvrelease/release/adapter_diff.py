@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from kvrelease.release.canonical import same_value
 from kvrelease.release.checkpoint import listed
 from kvrelease.release.comparison import AdapterChanges
 from kvrelease.release.fingerprint import Fingerprint
-from kvrelease.release.model_config import same_value
 
 
 def adapter_reasons(old: Fingerprint, new: Fingerprint, changes: AdapterChanges) -> tuple[str, ...]:

@@ -45,6 +45,11 @@ def encode_json(value: object) -> bytes:
     return b"".join(parts)
 
 
+def same_value(left: object, right: object) -> bool:
+    """Whether two JSON values are one canonical value (`1` and `1.0` are, `1` and `true` are not)."""
+    return encode_json(left) == encode_json(right)
+
+
 def _encode(value: object, parts: list[bytes]) -> None:
     if value is None:
         parts.append(b"n")

@@ -6,6 +6,7 @@ import msgspec
 
 from kvrelease.artifacts import Verdict
 from kvrelease.release.adapter_diff import adapter_notes, adapter_reasons
+from kvrelease.release.canonical import same_value
 from kvrelease.release.comparison import (
     Sameness,
     compare_adapters,
@@ -18,7 +19,6 @@ from kvrelease.release.diff_summary import summarise
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import config_affects_kv
 from kvrelease.release.kv_verdict import impact_of, is_one_family, judge_kv
-from kvrelease.release.model_config import same_value
 
 
 def diff_fingerprints(old: Fingerprint, new: Fingerprint) -> Diff:

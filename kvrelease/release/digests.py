@@ -15,7 +15,7 @@ from kvrelease.release.algorithm import (
     FULL_ALGORITHM,
 )
 from kvrelease.release.canonical import digest_of, encode_json
-from kvrelease.release.impact import EMBEDDINGS, OUTPUT_LAYER, Rule, config_affects_kv, tensor_impact
+from kvrelease.release.impact import Rule, config_affects_kv, tensor_impact, tied_names
 from kvrelease.release.mode import Mode
 
 
@@ -45,8 +45,9 @@ def without_tied_copy(payloads: Mapping[str, str], rule: Rule) -> dict[str, str]
     Whether such a copy is stored depends on who saved the model, not on the model.
     """
     kept = dict(payloads)
-    if rule.ties_embeddings and OUTPUT_LAYER in kept and kept[OUTPUT_LAYER] == kept.get(EMBEDDINGS):
-        del kept[OUTPUT_LAYER]
+    tied = tied_names(payloads, rule)
+    if tied is not None and kept[tied[0]] == kept[tied[1]]:
+        del kept[tied[0]]
     return kept
 
 

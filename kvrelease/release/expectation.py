@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.release.checkpoint import listed
+from kvrelease.release.families.llama import LLAMA
 from kvrelease.release.impact import EMBEDDINGS, OUTPUT_LAYER, Rule
 from kvrelease.release.model_config import ModelConfig
 from kvrelease.release.quantized_expectation import quantized_disagreements
@@ -29,7 +30,8 @@ def expected_shapes(config: ModelConfig, rule: Rule) -> dict[str, tuple[int, ...
         "head_dim",
     )
     sizes = [config.entries.get(name) for name in names]
-    if rule.layers is None or rule.is_quantized or not all(isinstance(size, int) for size in sizes):
+    has_sizes = rule.name == LLAMA.rule and not rule.is_quantized and all(isinstance(size, int) for size in sizes)
+    if rule.layers is None or not has_sizes:
         return {}
     vocabulary, hidden, inner, heads, kv_heads, head = (size for size in sizes if isinstance(size, int))
     per_layer = {

@@ -29,7 +29,7 @@ from kvrelease.release.digests import (
 )
 from kvrelease.release.expectation import disagreements
 from kvrelease.release.hashing import default_jobs
-from kvrelease.release.impact import OUTPUT_LAYER, Rule
+from kvrelease.release.impact import Rule
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
 from kvrelease.release.naming import kv_name
@@ -232,7 +232,8 @@ def fingerprint_source(
     if config is not None:
         warnings += [*config.warnings, *disagreements(config, rule, {tensor.name: tensor for tensor in stored})]
     if len(tensor_digests) != len(all_digests):
-        warnings.append(f"{OUTPUT_LAYER} repeats the embeddings it is tied to, and is not counted")
+        copies = ", ".join(sorted(all_digests.keys() - tensor_digests.keys()))
+        warnings.append(f"{copies} repeats the embeddings it is tied to, and is not counted")
     warnings += [*_about_content(checkpoint, stored, read.zeros), *text_side.warnings]
     if rule.reason is not None:
         warnings.append(f"{rule.reason}: so every tensor and every configuration key counts for the kv digest")

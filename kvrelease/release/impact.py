@@ -1,59 +1,47 @@
-"""Which layers' KV a tensor or a configuration key touches: the dependency rule of an architecture.
+"""Which layers' KV a tensor or a configuration key touches, by the rule of the release's family.
 
 Layer *l*'s K and V at a position depend on the embeddings, on all of the layers before it, and on layer *l*'s input
 norm, K and V projections, K norm and rotary parameters. So its query, output projection, MLP and post-attention norm
 touch KV from *l* + 1 on, and those of the last layer, the final norm and an untied output layer touch none. Whatever
-the rule does not know touches everything. Derivation, sources and the oracle that tests it: docs/kv-impact.md.
+a rule does not know touches everything. Derivation, sources and the oracle that tests it: docs/kv-validity.md.
 """
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Iterable
 
 import msgspec
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.release.model_config import DEFAULTS, KeyEffect, ModelConfig, key_effect
-from kvrelease.release.quantization import KV_SCALES, PARAMETERS, is_quantized
+from kvrelease.release.families import FAMILY_OF_RULE, FAMILY_OF_TYPE
+from kvrelease.release.families.family import Family, KeyEffect, Reach
+from kvrelease.release.families.heads import MAX_LAYERS
+from kvrelease.release.model_config import ModelConfig
+from kvrelease.release.quantization import is_quantized
 
-LLAMA_RULE = "llama.1"
 ALL_RULE = "all.1"
 # Of an adapter without its base: its digest names no KV.
 ADAPTER_RULE = "adapter.1"
 
+# Where no family's rule says otherwise.
 EMBEDDINGS = "model.embed_tokens.weight"
 OUTPUT_LAYER = "lm_head.weight"
-# The deepest published models of the family have 126; a hostile configuration must not make a million digests.
-MAX_LAYERS = 10_000
 
-_LAYER_TENSOR = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,5})\.(.+)\Z", re.DOTALL)
-# Read by the layer's own K and V. A fused projection holds K.
-_KV_NORMS = frozenset({"input_layernorm", "self_attn.k_norm"})
-_KV_PROJECTIONS = frozenset({"self_attn.k_proj", "self_attn.v_proj", "self_attn.qkv_proj", "self_attn.kv_proj"})
-_QUERY_NORMS = frozenset({"self_attn.q_norm"})
-_QUERY_PROJECTIONS = frozenset({"self_attn.q_proj"})
-# Read after the layer's attention has its K and V.
-_LATER_NORMS = frozenset({"post_attention_layernorm"})
-_LATER_PROJECTIONS = frozenset(
-    {"self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "mlp.gate_up_proj"}
-)
-_KV_PARTS = _KV_NORMS | _KV_PROJECTIONS
-_QUERY_PARTS = _QUERY_NORMS | _QUERY_PROJECTIONS
-_LATER_PARTS = _LATER_NORMS | _LATER_PROJECTIONS
-_PARTS = _KV_PARTS | _QUERY_PARTS | _LATER_PARTS
-# Outside the layers; quantised in some checkpoints.
-_EMBEDDINGS_PART = EMBEDDINGS.removesuffix(".weight")
-_OUTPUT_PART = OUTPUT_LAYER.removesuffix(".weight")
-# What a checkpoint that is not quantised stores of a part; norms have no more in quantised ones.
-_PLAIN_PARAMETERS = frozenset({"weight", "bias"})
-_NORMS = _KV_NORMS | _QUERY_NORMS | _LATER_NORMS
+# Parts of a configuration that belong to another input than text.
+_OTHER_INPUTS = ("vision_config", "audio_config", "vision_tower", "mm_vision_tower", "visual", "vit_config")
+# The names of tensors repeat from layer to layer, and the experts' by the thousand.
+_NAMES_REMEMBERED = 65536
+_LONGEST_NAME_REMEMBERED = 200
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """The dependency rule of one release.
 
     Attributes:
-        name: `llama.1` or `all.1`, part of the kv digest's algorithm name; `adapter.1` for an adapter without its base.
+        name: a family's, such as `llama.1`, or `all.1`; part of the kv digest's algorithm name. `adapter.1` for an
+            adapter without its base.
         layers: of the model; None under `all.1`, which knows no layers.
         ties_embeddings: the output layer is the embeddings.
         is_quantized: the checkpoint says how its weights are quantised.
@@ -85,11 +73,12 @@ _UNKNOWN_TENSOR = TensorImpact(first_layer=0, is_known=False)
 def rule_for(config: ModelConfig | None) -> Rule:
     """The rule that fits a configuration; `all.1`, with the reason, where none does."""
     entries: JsonObject = {} if config is None else config.entries
-    layers = entries.get("num_hidden_layers")
-    reason = _why_unknown(config)
-    has_rule = reason is None and isinstance(layers, int)
+    family = None if config is None or config.model_type is None else FAMILY_OF_TYPE.get(config.model_type)
+    layers = None if family is None else entries.get(family.layers_key)
+    reason = _why_unknown(config, family)
+    has_rule = family is not None and reason is None and isinstance(layers, int)
     return Rule(
-        name=LLAMA_RULE if has_rule else ALL_RULE,
+        name=family.rule if has_rule and family is not None else ALL_RULE,
         layers=layers if has_rule and isinstance(layers, int) else None,
         ties_embeddings=entries.get("tie_word_embeddings") is True,
         is_quantized=is_quantized(entries),
@@ -102,79 +91,105 @@ def rule_without(reason: str) -> Rule:
     return Rule(name=ALL_RULE, layers=None, ties_embeddings=False, is_quantized=False, reason=reason)
 
 
-def _why_unknown(config: ModelConfig | None) -> str | None:
-    """Why no rule applies; None when the Llama family's does."""
+def _why_unknown(config: ModelConfig | None, family: Family | None) -> str | None:
+    """Why no rule applies; None when the family's does."""
     if config is None:
         return "there is no config.json, which says what the model is"
     if config.model_type is None:
         return "config.json does not say its model_type"
-    if config.model_type not in DEFAULTS:
-        known = ", ".join(sorted(DEFAULTS))
-        return f"no dependency rule is known for model type {config.model_type!r} (known: {known})"
-    return _why_unlike_its_type(config.entries, expected=DEFAULTS[config.model_type]["architectures"])
+    if family is None:
+        known = ", ".join(sorted(FAMILY_OF_TYPE))
+        what = _other_inputs(config.stated)
+        return f"no dependency rule is known for model type {config.model_type!r}{what} (known: {known})"
+    return _why_unlike_its_type(config.entries, family, expected=family.types[config.model_type]["architectures"])
 
 
-def _why_unlike_its_type(entries: JsonObject, *, expected: object) -> str | None:
+def _other_inputs(stated: JsonObject) -> str:
+    """What about a model, by its configuration, makes KV depend on more than a rule for text could say."""
+    if stated.get("is_encoder_decoder") is True:
+        return ", an encoder-decoder, whose KV also depends on the encoder and on its input"
+    if any(key in stated for key in _OTHER_INPUTS):
+        return ", whose KV also depends on images or sound, and on what encodes them"
+    return ""
+
+
+def _why_unlike_its_type(entries: JsonObject, family: Family, *, expected: object) -> str | None:
     """Why a model is not what its type promises; None when it is."""
     if "auto_map" in entries:
         return "config.json brings code of its own (auto_map), which may compute anything"
     found = entries.get("architectures")
     if found != expected:
         return f"the architecture is {found!r}, and the rule for its model type was tested with {expected!r}"
-    layers = entries.get("num_hidden_layers")
+    layers = entries.get(family.layers_key)
     if not isinstance(layers, int) or isinstance(layers, bool) or not 1 <= layers <= MAX_LAYERS:
-        return f"num_hidden_layers is {layers!r}"
-    return None
+        return f"{family.layers_key} is {layers!r}"
+    return family.refuse(entries)
 
 
 def tensor_impact(name: str, rule: Rule) -> TensorImpact:
     """What a change of the tensor does to KV under a rule."""
-    if rule.layers is None:
+    family = FAMILY_OF_RULE.get(rule.name)  # None of a rule that only a newer version knows
+    if rule.layers is None or family is None:
         return _UNKNOWN_TENSOR
-    match = _LAYER_TENSOR.match(name)
+    match = _layer_tensor(family.stems).match(name)
     if match is None:
-        return _outside_layers(name, rule)
-    layer = int(match[1])
-    part = _part_of(match[2], rule) if layer < rule.layers else None
-    # Engines fuse Q with K and V, and a quantised fused matrix may share one scale: then Q reaches its own layer's K.
-    if part in _KV_PARTS or (part in _QUERY_PARTS and rule.is_quantized):
-        return TensorImpact(first_layer=layer)
-    if part in _QUERY_PARTS or part in _LATER_PARTS:
-        return TensorImpact(first_layer=layer + 1 if layer + 1 < rule.layers else None)
-    return _UNKNOWN_TENSOR
+        outside = family.reach_outside(name, is_quantized=rule.is_quantized, ties_embeddings=rule.ties_embeddings)
+        return _impact(outside, 0, rule.layers)
+    layer, below = int(match[1]), match[2]
+    if layer >= rule.layers:
+        return _UNKNOWN_TENSOR
+    return _impact(_reach_inside(rule.name, below, is_quantized=rule.is_quantized), layer, rule.layers)
 
 
-def _part_of(name: str, rule: Rule) -> str | None:
-    """The part of a layer whose parameter a name (below the layer) is; None where the rule does not know it."""
-    if name in KV_SCALES:
-        return "self_attn.k_proj"  # cached K and V are divided by it, whatever the checkpoint hangs it on
-    owner, _, rest = name.partition(".")
-    if owner in _PARTS:
-        return owner if _is_parameter(rest, of_norm=owner in _NORMS, rule=rule) else None
-    module, _, parameter = rest.partition(".")
-    part = f"{owner}.{module}"
-    return part if part in _PARTS and _is_parameter(parameter, of_norm=part in _NORMS, rule=rule) else None
+def _impact(reach: Reach | None, layer: int, layers: int) -> TensorImpact:
+    match reach:
+        case None:
+            return _UNKNOWN_TENSOR
+        case Reach.EVERYTHING:
+            return TensorImpact(first_layer=0)
+        case Reach.OWN:
+            return TensorImpact(first_layer=layer)
+        case Reach.NEXT:
+            return TensorImpact(first_layer=layer + 1 if layer + 1 < layers else None)
+        case Reach.NOTHING:
+            return TensorImpact(first_layer=None)
 
 
-def _is_parameter(name: str, *, of_norm: bool, rule: Rule) -> bool:
-    return name in _PLAIN_PARAMETERS or (rule.is_quantized and not of_norm and name in PARAMETERS)
+@functools.cache
+def _layer_tensor(stems: tuple[str, ...]) -> re.Pattern[str]:
+    alternatives = "|".join(re.escape(stem) for stem in stems)
+    return re.compile(rf"(?:{alternatives})\.(0|[1-9][0-9]{{0,5}})\.(.+)\Z", re.DOTALL)
 
 
-def _outside_layers(name: str, rule: Rule) -> TensorImpact:
-    if name == "model.norm.weight":
-        return TensorImpact(first_layer=None)
-    if name == EMBEDDINGS or _is_quantized_parameter(name, of=_EMBEDDINGS_PART, rule=rule):
-        return TensorImpact(first_layer=0)
-    if name == OUTPUT_LAYER or _is_quantized_parameter(name, of=_OUTPUT_PART, rule=rule):
-        # Tied but stored apart, with other bytes: which of the two an engine keeps as embeddings is its own affair.
-        return TensorImpact(first_layer=0 if rule.ties_embeddings else None)
-    return _UNKNOWN_TENSOR
+def _reach_inside(rule_name: str, below: str, *, is_quantized: bool) -> Reach | None:
+    reach = _remembered_reach if len(below) <= _LONGEST_NAME_REMEMBERED else _remembered_reach.__wrapped__
+    return reach(rule_name, below, is_quantized)
 
 
-def _is_quantized_parameter(name: str, *, of: str, rule: Rule) -> bool:
-    return rule.is_quantized and name.startswith(f"{of}.") and name.removeprefix(f"{of}.") in PARAMETERS
+@functools.lru_cache(maxsize=_NAMES_REMEMBERED)
+def _remembered_reach(rule_name: str, below: str, is_quantized: bool) -> Reach | None:
+    return FAMILY_OF_RULE[rule_name].reach_inside(below, is_quantized=is_quantized)
+
+
+def tied_names(names: Iterable[str], rule: Rule) -> tuple[str, str] | None:
+    """The stored output layer and embeddings of a release that ties them; None where it does not, or lacks one."""
+    if not rule.ties_embeddings:
+        return None
+    family = FAMILY_OF_RULE.get(rule.name)
+    present = set(names)
+    outputs = [OUTPUT_LAYER] if family is None else [f"{module}.weight" for module in sorted(family.outputs)]
+    embeddings = [EMBEDDINGS] if family is None else [f"{module}.weight" for module in sorted(family.embeddings)]
+    output = next((name for name in outputs if name in present), None)
+    embedding = next((name for name in embeddings if name in present), None)
+    return None if output is None or embedding is None else (output, embedding)
+
+
+def key_effect(key: str, rule: Rule) -> KeyEffect:
+    """What a canonical configuration key does to KV under a rule; unknown where the rule knows no keys."""
+    family = FAMILY_OF_RULE.get(rule.name)
+    return KeyEffect.UNKNOWN if family is None or rule.layers is None else family.key_effect(key)
 
 
 def config_affects_kv(key: str, rule: Rule) -> bool:
     """Whether a change of a canonical configuration key makes every layer's KV another one."""
-    return rule.layers is None or key_effect(key) is not KeyEffect.HARMLESS
+    return key_effect(key, rule) is not KeyEffect.HARMLESS

@@ -8,9 +8,9 @@ from kvrelease.release.checkpoint import listed
 from kvrelease.release.comparison import TensorChanges
 from kvrelease.release.content import Format
 from kvrelease.release.diff_record import ConfigChange
+from kvrelease.release.families.family import KeyEffect
 from kvrelease.release.fingerprint import Fingerprint
-from kvrelease.release.impact import tensor_impact
-from kvrelease.release.model_config import KeyEffect, key_effect
+from kvrelease.release.impact import key_effect, tensor_impact
 
 # Reasons explain; past this many groups of tensors they only repeat.
 _GROUPS_SHOWN = 5
@@ -34,7 +34,7 @@ def config_reasons(new: Fingerprint, config: Sequence[ConfigChange]) -> list[str
     for change in config:
         if not change.affects_kv:
             continue
-        is_unknown = new.rule.layers is not None and key_effect(change.key) is KeyEffect.UNKNOWN
+        is_unknown = new.rule.layers is not None and key_effect(change.key, new.rule) is KeyEffect.UNKNOWN
         why = f"which the rule {new.rule.name} does not know, so it counts" if is_unknown else "on which KV depends"
         where = "config.json" if new.format is Format.SAFETENSORS else "the metadata"
         reasons.append(f"{where} changed in {change.key!r}, {why}: every layer is invalid")

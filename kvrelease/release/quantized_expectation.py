@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.release.checkpoint import listed
+from kvrelease.release.families.llama import LLAMA
 from kvrelease.release.impact import Rule
 from kvrelease.release.quantization import promises_kv_scales
 from kvrelease.release.weights import StoredTensor
@@ -52,7 +53,7 @@ def quantized_disagreements(entries: JsonObject, rule: Rule, tensors: Mapping[st
         rule: of the release; nothing is claimed where it knows no layers.
         tensors: name → where it lies.
     """
-    if rule.layers is None or not rule.is_quantized:
+    if rule.layers is None or rule.name != LLAMA.rule or not rule.is_quantized:
         return []
     layers = [f"model.layers.{layer}" for layer in range(rule.layers)]
     return [*_about_projections(layers, tensors), *_about_kv_scales(entries, layers, tensors)]

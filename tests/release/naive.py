@@ -68,7 +68,7 @@ def weights_digest(directory: Path) -> str:
     return "kvfp1-full:" + digest("kvfp1-full weights", pairs(payloads(directory))).hex()
 
 
-# docs/kv-impact.md: what is stored of a quantised projection, and what scales the cached K and V of a layer.
+# docs/kv-validity.md: what is stored of a quantised projection, and what scales the cached K and V of a layer.
 STORED = [
     r"qweight",
     r"qzeros",

@@ -13,8 +13,8 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile
 from kvrelease.release.adapter_config import _DEFAULTS, AdapterConfig, canonical_adapter_config, read_adapter_config
 from kvrelease.release.adapter_fit import misfits_inside, misfits_with_base
+from kvrelease.release.canonical import same_value
 from kvrelease.release.digests import adapter_digest
-from kvrelease.release.model_config import same_value
 from tests.release.adapters import ABSENT, RECORDED, adapter_json, adapter_tensors, stored
 from tests.release.builders import local_file
 

@@ -8,19 +8,21 @@ from typing import Any
 
 import pytest
 
+from kvrelease.release.families.family import KeyEffect
+from kvrelease.release.families.llama import LLAMA
 from kvrelease.release.impact import (
     ALL_RULE,
-    LLAMA_RULE,
     Rule,
     TensorImpact,
     config_affects_kv,
+    key_effect,
     rule_for,
     tensor_impact,
 )
-from kvrelease.release.model_config import DEFAULTS, KeyEffect, canonical_config, key_effect
+from kvrelease.release.model_config import canonical_config
 from tests.release.builders import LAYERS, config_and_rule, config_json
 
-UNTIED = Rule(name=LLAMA_RULE, layers=4, ties_embeddings=False, is_quantized=False, reason=None)
+UNTIED = Rule(name=LLAMA.rule, layers=4, ties_embeddings=False, is_quantized=False, reason=None)
 
 ORACLE_CASES: dict[str, tuple[str, dict[str, object]]] = {
     "llama": ("llama", {}),
@@ -95,7 +97,7 @@ def test_prediction_meets_the_first_layer_that_really_changes(case: str) -> None
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize("model_type", DEFAULTS)
+@pytest.mark.parametrize("model_type", LLAMA.types)
 def test_harmless_keys_leave_keys_and_values_alone(model_type: str) -> None:
     others: dict[str, object] = {
         "attention_dropout": 0.5,
@@ -113,7 +115,7 @@ def test_harmless_keys_leave_keys_and_values_alone(model_type: str) -> None:
     }
     expected = keys_and_values(build(model_type))
     for key, value in others.items():
-        assert key_effect(key) is KeyEffect.HARMLESS
+        assert key_effect(key, UNTIED) is KeyEffect.HARMLESS
         assert first_change(expected, keys_and_values(build(model_type, **{key: value}))) is None, key
 
 
@@ -182,10 +184,10 @@ def test_query_of_a_quantised_model_counts_as_key() -> None:
     assert tensor_impact("model.layers.2.self_attn.q_proj.weight", rule).first_layer == 2
 
 
-@pytest.mark.parametrize("model_type", DEFAULTS)
+@pytest.mark.parametrize("model_type", LLAMA.types)
 def test_the_family_has_a_rule(model_type: str) -> None:
     _, rule = config_and_rule(model_type)
-    assert rule == Rule(name=LLAMA_RULE, layers=LAYERS, ties_embeddings=False, is_quantized=False, reason=None)
+    assert rule == Rule(name=LLAMA.rule, layers=LAYERS, ties_embeddings=False, is_quantized=False, reason=None)
 
 
 @pytest.mark.parametrize(
@@ -211,6 +213,6 @@ def test_other_models_have_none_and_say_why(changes: dict[str, object], reason: 
 
 
 def test_unknown_configuration_key_affects() -> None:
-    assert key_effect("brand_new_key") is KeyEffect.UNKNOWN
+    assert key_effect("brand_new_key", UNTIED) is KeyEffect.UNKNOWN
     assert config_affects_kv("brand_new_key", UNTIED)
     assert not config_affects_kv("eos_token_id", UNTIED)

@@ -8,15 +8,11 @@ import pytest
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile, NotFound
-from kvrelease.release.model_config import (
-    _HARMLESS,
-    DEFAULTS,
-    KeyEffect,
-    canonical_config,
-    key_effect,
-    read_model_config,
-    same_value,
-)
+from kvrelease.release.canonical import same_value
+from kvrelease.release.families import FAMILY_OF_TYPE
+from kvrelease.release.families.family import KeyEffect
+from kvrelease.release.families.llama import LLAMA
+from kvrelease.release.model_config import canonical_config, read_model_config
 from tests.release.builders import config_json, local_file, write_json
 
 SPECIFICATION = Path(__file__).parents[2] / "docs" / "fingerprint.md"
@@ -182,10 +178,11 @@ def test_saving_again_with_transformers_changes_no_canonical_entry(model: str, t
 
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_every_published_key_is_known(model: str) -> None:
-    assert [key for key in entries(PUBLISHED[model]) if key_effect(key) is KeyEffect.UNKNOWN] == []
+    family = FAMILY_OF_TYPE[str(PUBLISHED[model]["model_type"])]
+    assert [key for key in entries(PUBLISHED[model]) if family.key_effect(key) is KeyEffect.UNKNOWN] == []
 
 
-@pytest.mark.parametrize("model_type", DEFAULTS)
+@pytest.mark.parametrize("model_type", FAMILY_OF_TYPE)
 def test_defaults_and_key_tables_are_those_of_transformers(model_type: str) -> None:
     from transformers import AutoConfig
 
@@ -194,7 +191,8 @@ def test_defaults_and_key_tables_are_those_of_transformers(model_type: str) -> N
     labels = ("id2label", "label2id")
     kept = {key: value for key, value in entries(explicit).items() if key not in labels}
     assert kept == entries({"model_type": model_type})
-    assert [key for key in entries(explicit) if key_effect(key) is KeyEffect.UNKNOWN] == []
+    family = FAMILY_OF_TYPE[model_type]
+    assert [key for key in entries(explicit) if family.key_effect(key) is KeyEffect.UNKNOWN] == []
 
 
 @pytest.mark.parametrize(
@@ -319,10 +317,10 @@ def test_the_tables_of_the_specification_are_those_of_the_program() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", text[text.index("## Tables") :], re.MULTILINE)
     for column, model_type in enumerate(("llama", "mistral", "qwen2", "qwen3")):
         cells = {key: row.split(" | ")[column].strip(" `") for key, row in rows}
-        assert {key: json.loads(cell) for key, cell in cells.items() if cell} == DEFAULTS[model_type]
+        assert {key: json.loads(cell) for key, cell in cells.items() if cell} == LLAMA.types[model_type]
     harmless = re.search(r"^Of these and of keys beyond, KV does not depend on (.*)\.$", text, re.MULTILINE)
     assert harmless is not None
     named = re.findall(r"`([^`]+)`", harmless[1])
     everything = {*named, *(key for key, _ in rows), "auto_map", "model_type", "rope_theta", "hf_quant_config.json"}
-    assert {key for key in everything if key_effect(key) is KeyEffect.HARMLESS} == set(named)
-    assert len(named) == len(_HARMLESS)
+    assert {key for key in everything if LLAMA.key_effect(key) is KeyEffect.HARMLESS} == set(named)
+    assert len(named) == len(LLAMA.harmless)

@@ -10,6 +10,7 @@ import pytest
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile
+from kvrelease.release.canonical import same_value
 from kvrelease.release.checkpoint import FileRole
 from kvrelease.release.diff import diff_fingerprints
 from kvrelease.release.diff_record import KvStatus
@@ -17,7 +18,7 @@ from kvrelease.release.digests import config_digest
 from kvrelease.release.expectation import disagreements
 from kvrelease.release.fingerprint import load_release
 from kvrelease.release.impact import rule_for, tensor_impact
-from kvrelease.release.model_config import canonical_config, same_value
+from kvrelease.release.model_config import canonical_config
 from kvrelease.release.quantization import (
     SIDE_FILES,
     canonical_quantization,

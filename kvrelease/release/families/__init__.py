@@ -1,0 +1,13 @@
+"""The families of architectures that have a dependency rule, one module each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kvrelease.release.families.family import Family
+from kvrelease.release.families.llama import LLAMA
+
+FAMILIES: tuple[Family, ...] = (LLAMA,)
+
+FAMILY_OF_RULE: Mapping[str, Family] = {family.rule: family for family in FAMILIES}
+FAMILY_OF_TYPE: Mapping[str, Family] = {model_type: family for family in FAMILIES for model_type in family.types}

@@ -1,0 +1,37 @@
+"""What engines compute from other keys of a configuration: heads and windows. Pure.
+
+Sources: transformers 5.24.0, models/{llama,mistral,qwen2,qwen3}/configuration_*.py (`__post_init__`).
+"""
+
+from __future__ import annotations
+
+from kvrelease.artifacts import JsonObject
+
+# A hostile configuration must not make a list of a billion layers.
+MAX_LAYERS = 10_000
+
+
+def derive_heads(entries: JsonObject) -> None:
+    """As many heads of K and V as of Q, and a head's size from the hidden one, where the file says neither."""
+    heads, hidden = entries.get("num_attention_heads"), entries.get("hidden_size")
+    if entries.get("num_key_value_heads") is None:
+        entries["num_key_value_heads"] = heads
+    if entries.get("head_dim") is None and isinstance(heads, int) and isinstance(hidden, int) and heads > 0:
+        entries["head_dim"] = hidden // heads
+
+
+def derive_heads_and_windows(entries: JsonObject) -> None:
+    """Likewise; and, where a model type knows `use_sliding_window`, what each layer attends to."""
+    derive_heads(entries)
+    if "use_sliding_window" not in entries:
+        return
+    if not entries["use_sliding_window"]:
+        entries["sliding_window"] = None
+    layers, first = entries.get("num_hidden_layers"), entries.get("max_window_layers")
+    if entries.get("layer_types") is not None or not isinstance(layers, int) or not isinstance(first, int):
+        return
+    if layers < MAX_LAYERS:
+        windowed = entries["sliding_window"] is not None
+        entries["layer_types"] = [
+            "sliding_attention" if windowed and layer >= first else "full_attention" for layer in range(layers)
+        ]

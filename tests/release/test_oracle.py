@@ -1,0 +1,44 @@
+"""A fast subset of the oracle, for every family; `python -m benchmarks.oracle` asks for every tensor and key."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from kvrelease.release.families import FAMILY_OF_TYPE
+from tests.release.oracle import UNFIT, Answer, Case, Outcome, TinyModel
+from tests.release.oracle_cases import CASES
+
+ASKED = 8
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+def test_no_rule_calls_valid_what_changed(case: Case, tmp_path: Path) -> None:
+    model = TinyModel(case, tmp_path)
+    chosen = random.Random(case.label).sample(sorted(model.tensors), ASKED)
+    answers = list(model.answers(case, only=frozenset(chosen)))
+    assert len(answers) == ASKED
+    assert [answer for answer in answers if answer.outcome is Outcome.FALSE_VALID] == []
+
+
+def test_every_model_type_has_a_case() -> None:
+    assert {case.model_type for case in CASES} == set(FAMILY_OF_TYPE)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "outcome"),
+    [
+        (2, 2, Outcome.EXACT),
+        (None, None, Outcome.EXACT),
+        (1, 2, Outcome.CAREFUL),
+        (0, None, Outcome.NEEDLESS),
+        (None, 0, Outcome.FALSE_VALID),
+        (2, 1, Outcome.FALSE_VALID),
+        (0, UNFIT, Outcome.UNFIT),
+        (None, UNFIT, Outcome.FALSE_VALID),
+    ],
+)
+def test_outcomes(predicted: int | None, measured: int | None, outcome: Outcome) -> None:
+    assert Answer(what="x", predicted=predicted, measured=measured).outcome is outcome
