@@ -91,15 +91,17 @@ def canonical_config(raw: JsonObject, *, beside: Mapping[str, JsonObject] | None
 
 
 def _rename_dtype(entries: JsonObject, warnings: list[str]) -> None:
-    old = entries.pop("torch_dtype", None)
-    new = entries.get("dtype")
+    old, new = _bare_dtype(entries.pop("torch_dtype", None)), _bare_dtype(entries.pop("dtype", None))
     if old is not None and new is not None and old != new:
-        warnings.append(f"{CONFIG_NAME} says dtype {new!r} and torch_dtype {old!r}; dtype counts, older engines differ")
+        warnings.append(f"{CONFIG_NAME} says dtype {new!r} and torch_dtype {old!r}; engines differ")
+        entries["torch_dtype"] = old  # both count
     dtype = new if new is not None else old
     if dtype is not None:
-        entries["dtype"] = dtype.removeprefix("torch.") if isinstance(dtype, str) else dtype
-    else:
-        entries.pop("dtype", None)
+        entries["dtype"] = dtype
+
+
+def _bare_dtype(dtype: object) -> object:
+    return dtype.removeprefix("torch.") if isinstance(dtype, str) else dtype
 
 
 def _unify_quantization(entries: JsonObject) -> None:

@@ -254,6 +254,51 @@ def test_contradictions_are_kept_and_reported() -> None:
     assert not same_value(config.entries, entries(raw | {"rope_theta": 500000.0}))
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "rope_theta",
+        "partial_rotary_factor",
+        "original_max_position_embeddings",
+        "torch_dtype",
+        "max_position_embeddings",
+    ],
+)
+@pytest.mark.parametrize(
+    "notations",
+    [
+        {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+        {"rope_parameters": {"rope_type": "llama3", "factor": 8.0, "rope_theta": 500000.0}},
+        {
+            "rope_scaling": {"rope_type": "llama3", "factor": 8.0},
+            "rope_parameters": {"rope_type": "llama3", "factor": 8.0, "rope_theta": 500000.0},
+        },
+        {"rope_scaling": {"rope_type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "default"}},
+        {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 500000.0}}},
+        {"rope_scaling": "linear", "dtype": "float16"},
+        {"dtype": "float16"},
+    ],
+    ids=str,
+)
+def test_no_statement_of_a_file_is_lost_beside_another(notations: JsonObject, key: str) -> None:
+    """Two files that differ in one key that may count have two canonical forms, whatever else they say."""
+    values: list[object] = ["float32", "bfloat16"] if key == "torch_dtype" else [0.25, 0.5, 4096, 8192]
+    forms = [entries(config_json(**notations, **{key: value})) for value in values]
+    for index, form in enumerate(forms):
+        assert not any(same_value(form, other) for other in forms[index + 1 :])
+
+
+def test_two_notations_that_agree_are_one() -> None:
+    both: JsonObject = {
+        "rope_scaling": {"type": "linear", "factor": 2.0},
+        "rope_parameters": {"rope_type": "linear", "factor": 2, "rope_theta": 5e5},
+        "rope_theta": 5e5,
+    }
+    config = canonical_config(config_json(**both))
+    assert not config.warnings
+    assert same_value(config.entries, entries(config_json(rope_parameters=both["rope_parameters"], rope_theta=None)))
+
+
 def test_other_model_types_keep_what_they_say() -> None:
     raw = config_json("mamba", rope_theta=1.0)
     assert entries(raw | {"window": None}) == {
