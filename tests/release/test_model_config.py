@@ -14,6 +14,7 @@ from kvrelease.release.families.family import KeyEffect
 from kvrelease.release.families.llama import LLAMA
 from kvrelease.release.model_config import canonical_config, read_model_config
 from tests.release.builders import config_json, local_file, write_json
+from tests.release.published_experts import PUBLISHED_EXPERTS
 
 SPECIFICATION = Path(__file__).parents[2] / "docs" / "fingerprint.md"
 
@@ -157,6 +158,7 @@ PUBLISHED: dict[str, JsonObject] = {
         "use_cache": True,
         "vocab_size": 49152,
     },
+    **PUBLISHED_EXPERTS,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvrelease.artifacts import JsonObject
 from tests.release.oracle import Case
+from tests.release.oracle_cases.experts import EXPERT_CASES
 
 _SIZES: JsonObject = {
     "vocab_size": 32,
@@ -37,4 +38,4 @@ LLAMA_CASES = (
     Case(label="Qwen3", model_type="qwen3", config={**_SIZES, "head_dim": 8}, alternatives=_ROPE),
 )
 
-CASES = LLAMA_CASES
+CASES = LLAMA_CASES + EXPERT_CASES
