@@ -37,12 +37,16 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         model_type: as in `config.json`.
         config: keys of the tiny model, over the type's defaults.
         alternatives: key → another value to try, for keys whose default tells none; more than one as a list of values.
+        prefix: what the checkpoint's names lack in front, as some published ones do.
+        buffers: name → shape of what a published checkpoint stores besides, though no parameter.
     """
 
     label: str
     model_type: str
     config: JsonObject
     alternatives: Mapping[str, tuple[object, ...]] = {}
+    prefix: str = ""
+    buffers: Mapping[str, tuple[int, ...]] = {}
 
 
 class Outcome(enum.Enum):
@@ -88,21 +92,21 @@ class TinyModel:
     def __init__(self, case: Case, directory: Path) -> None:
         import torch
         from safetensors.torch import load_file
-        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
         make_config: Any = AutoConfig.for_model
-        make_model: Any = AutoModelForCausalLM
+        classes: Any = MODEL_FOR_CAUSAL_LM_MAPPING
         torch.manual_seed(0)
         torch.set_num_threads(1)  # the models are far too small for more
         self.directory = directory
         with _quietly():
             config = make_config(**{"model_type": case.model_type, **case.config})
-            self.model_class = type(make_model.from_config(config))
+            self.model_class = classes[type(config)]
             self.model_class(config).save_pretrained(directory)
         self.raw: JsonObject = json.loads((directory / "config.json").read_text())
-        stored: dict[str, Any] = {}
+        stored: dict[str, Any] = {name: torch.ones(shape) for name, shape in case.buffers.items()}
         for file in directory.glob("*.safetensors"):
-            stored |= load_file(file)
+            stored |= {name.removeprefix(case.prefix): tensor for name, tensor in load_file(file).items()}
             file.unlink()
         # Norms start at one and biases at zero, which hides dependencies.
         self.tensors = {
@@ -110,30 +114,41 @@ class TinyModel:
             for name, tensor in sorted(stored.items())
         }
 
-    def cached(self, tensors: Mapping[str, Any], raw: JsonObject) -> list[list[Any]] | None:
-        """[layers][states] tensors that the layers cache of some tokens; None where the tensors do not fit."""
-        import torch
+    def loaded(self, tensors: Mapping[str, Any], raw: JsonObject) -> Any:
+        """The model that transformers reads; None where the tensors do not fit the configuration."""
         from huggingface_hub.errors import StrictDataclassError
         from safetensors.torch import save_file
-        from transformers import DynamicCache
 
         (self.directory / "config.json").write_text(json.dumps(raw))
         save_file(dict(tensors), self.directory / "model.safetensors", metadata={"format": "pt"})
-        make_cache: Any = DynamicCache
-        with _quietly(), torch.no_grad():
+        with _quietly():
             try:
                 model, found = self.model_class.from_pretrained(
                     self.directory, attn_implementation="eager", output_loading_info=True
                 )
             except (RuntimeError, ValueError, TypeError, ZeroDivisionError, StrictDataclassError):
                 return None  # other shapes, or no such model
-            if any(name.startswith(model.base_model_prefix) for name in found["missing_keys"]):
-                return None  # transformers invents what is missing
-            model.eval()
-            hybrid = "linear_attention" in (getattr(model.config, "layer_types", None) or [])
-            cache = make_cache(config=model.config) if hybrid else make_cache()
-            model.base_model(input_ids=(torch.arange(TOKENS) % 32).unsqueeze(0), past_key_values=cache, use_cache=True)
-        return [_states(layer) for layer in cache.layers]
+        if any(name.startswith(model.base_model_prefix) for name in found["missing_keys"]):
+            return None  # transformers invents what is missing
+        return model.eval()
+
+    def after(self, model: Any, name: str, other: Any) -> list[list[Any]] | None:
+        """What the layers cache when one stored tensor is another; the model is afterwards what it was.
+
+        Where the model holds the very tensor under the name of the file, it is changed in place, which is ten times as
+        fast as to load the model again.
+        """
+        import torch
+
+        parameters = dict(model.named_parameters())
+        found = parameters.get(name, parameters.get(f"{model.base_model_prefix}.{name}"))
+        if found is None or not torch.equal(found, self.tensors[name]):  # converted, tied, or not read at all
+            return cached(self.loaded({**self.tensors, name: other}, self.raw))
+        with torch.no_grad():
+            found.copy_(other)
+            result = cached(model)
+            found.copy_(self.tensors[name])
+        return result
 
     def answers(self, case: Case, *, only: frozenset[str] | None = None) -> Iterator[Answer]:
         """One for each stored tensor, and one for each key and other value of it.
@@ -144,18 +159,19 @@ class TinyModel:
         """
         import torch
 
-        before = self.cached(self.tensors, self.raw)
+        model = self.loaded(self.tensors, self.raw)
+        before = cached(model)
         assert before is not None, "the tiny model does not load"
         for name, tensor in self.tensors.items():
             if only is not None and name not in only:
                 continue
             other = tensor * 1.25 + torch.randn_like(tensor) * 0.1 if tensor.is_floating_point() else tensor + 1
-            changed = {**self.tensors, name: other}
             yield Answer(
                 what=name,
                 predicted=self._predicted(self.raw, changed=name),
-                measured=first_change(before, self.cached(changed, self.raw)),
+                measured=first_change(before, self.after(model, name, other)),
             )
+        assert first_change(before, cached(model)) is None, "the tiny model did not become what it was"
         for key, value in other_values(case, self.raw):
             raw, what = {**self.raw, key: value}, f"{key}={json.dumps(value)}"
             if only is not None and what not in only:
@@ -163,7 +179,7 @@ class TinyModel:
             yield Answer(
                 what=what,
                 predicted=self._predicted(raw, changed=None),
-                measured=first_change(before, self.cached(self.tensors, raw)),
+                measured=first_change(before, cached(self.loaded(self.tensors, raw))),
             )
 
     def _predicted(self, raw: JsonObject, *, changed: str | None) -> int | None:
@@ -182,6 +198,21 @@ class TinyModel:
         payloads = {name: blake3.blake3(f"{name} {name == changed}".encode()).hexdigest() for name in self.tensors}
         entries = config.entries if rule.layers is not None else config.stated
         return kv_digests(without_tied_copy(payloads, rule), entries, {}, rule)
+
+
+def cached(model: Any) -> list[list[Any]] | None:
+    """[layers][states] tensors that the layers cache of some tokens; None where there is no model."""
+    import torch
+    from transformers import DynamicCache
+
+    if model is None:
+        return None
+    make_cache: Any = DynamicCache
+    hybrid = "linear_attention" in (getattr(model.config, "layer_types", None) or [])
+    cache = make_cache(config=model.config) if hybrid else make_cache()
+    with _quietly(), torch.no_grad():
+        model.base_model(input_ids=(torch.arange(TOKENS) % 32).unsqueeze(0), past_key_values=cache, use_cache=True)
+    return [_states(layer) for layer in cache.layers]
 
 
 def other_values(case: Case, raw: JsonObject) -> Iterator[tuple[str, object]]:
