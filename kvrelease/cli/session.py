@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kvrelease.progress import Progress
     from kvrelease.release.fingerprint import Fingerprint
     from kvrelease.release.memo import Memo
+    from kvrelease.release.pair import Pair
     from kvrelease.release.source import Source
     from kvrelease.verify.record import Record
     from kvrelease.verify.run import Twins
@@ -128,7 +129,6 @@ def read_release(
     jobs: int | None,
     no_memo: bool,
     progress: Progress,
-    may_be_older: bool = False,
 ) -> Fingerprint:
     """The fingerprint that an option names.
 
@@ -138,7 +138,6 @@ def read_release(
         jobs: threads to hash with; None for as many as are worthwhile here.
         no_memo: to hash everything.
         progress: called while hashing.
-        may_be_older: a saved one may be of other algorithms than today's: whoever only compares can tell.
 
     Raises:
         UsageError: the option was not given.
@@ -152,9 +151,29 @@ def read_release(
             hint=f"add {option} MODEL_DIRECTORY (or a saved fingerprint)",
         )
     found = load_release(what, jobs=jobs, memo=open_memo(no_memo=no_memo), progress=progress)
-    if not may_be_older:
-        require_current(found)
+    require_current(found)
     return found
+
+
+def read_pair(old: str, new: str, *, jobs: int | None, no_memo: bool, progress: Progress, wants_weights: bool) -> Pair:
+    """Both sides of a diff; a saved one may be of other algorithms than today's, because comparing can tell.
+
+    Args:
+        old: a release, or a saved fingerprint.
+        new: likewise.
+        jobs: threads to hash with; None for as many as are worthwhile here.
+        no_memo: to hash everything.
+        progress: called while hashing.
+        wants_weights: whether the weights changed has to be known, even if that costs a download.
+
+    Raises:
+        InputError: one cannot be read.
+        ServiceError: a store did not answer properly.
+    """
+    from kvrelease.release.pair import load_pair  # noqa: PLC0415 - late
+
+    memo = open_memo(no_memo=no_memo)
+    return load_pair(old, new, memo=memo, jobs=jobs, progress=progress, wants_weights=wants_weights)
 
 
 def adapter_sources(texts: Sequence[str]) -> dict[str, Source]:

@@ -15,6 +15,8 @@ from kvrelease.release.adapter import Adapter, read_adapter
 from kvrelease.release.adapter_fit import misfits_with_base
 from kvrelease.release.algorithm import FAST_ALGORITHM
 from kvrelease.release.content import Format
+from kvrelease.release.detail_reader import read_details
+from kvrelease.release.details import TextContent
 from kvrelease.release.digests import adapter_config_digest, algorithm_of, release_digest, weights_digest
 from kvrelease.release.expectation import expected_shapes
 from kvrelease.release.fingerprint import Digests, Fingerprint, require_current
@@ -43,7 +45,28 @@ def fingerprint_adapter(
     version: str | None = None,
     progress: Progress = silent,
 ) -> Fingerprint:
-    """The fingerprint of an adapter alone: what it is, and no kv name.
+    """The fingerprint of an adapter alone: that of `fingerprint_adapter_with_text`.
+
+    Raises:
+        InputError: as there.
+        ServiceError: the store did not answer properly.
+    """
+    found, _ = fingerprint_adapter_with_text(
+        source, memo=memo, jobs=jobs, name=name, version=version, progress=progress
+    )
+    return found
+
+
+def fingerprint_adapter_with_text(
+    source: Source,
+    *,
+    memo: Memo | None = None,
+    jobs: int | None = None,
+    name: str | None = None,
+    version: str | None = None,
+    progress: Progress = silent,
+) -> tuple[Fingerprint, TextContent]:
+    """The fingerprint of an adapter alone (what it is, and no kv name), and the text side beside it.
 
     Args:
         source: of its files.
@@ -63,6 +86,7 @@ def fingerprint_adapter(
     started = time.monotonic()
     adapter = read_adapter(source, memo=memo, jobs=jobs, progress=progress)
     text_side = read_text_side(source, model_config=None)
+    details = read_details(source, text_side, config=None, is_in_files=True, mode=Mode.FULL, memo=memo)
     own = adapter.on(None, name=name or adapter.name, has_kv_name=False)
     digests = Digests(
         release="",
@@ -73,7 +97,7 @@ def fingerprint_adapter(
         template=text_side.template,
         generation=text_side.generation,
     )
-    return Fingerprint(
+    found = Fingerprint(
         release=ReleaseRef(name=own.name, version=version or adapter.version, source=adapter.source, kv_name=None),
         mode=Mode.FULL,
         digests=msgspec.structs.replace(digests, release=_release_digest(digests, Mode.FULL, {"adapter": own.content})),
@@ -94,7 +118,9 @@ def fingerprint_adapter(
             *text_side.warnings,
             f"{_ALONE.reason}: so there is no kv name; the base with --adapter {shlex.quote(adapter.source)} has one",
         ),
+        details=details,
     )
+    return found, text_side.content
 
 
 def with_adapters(

@@ -18,7 +18,7 @@ from kvrelease.progress import Progress, silent
 from kvrelease.release.adapter_config import ADAPTER_CONFIG_NAME, AdapterConfig, read_adapter_config
 from kvrelease.release.adapter_fit import misfits_inside
 from kvrelease.release.checkpoint import INDEX_NAME, FileRole, ReleaseFile, listed, release_file
-from kvrelease.release.digests import adapted_kv_digest, adapter_digest
+from kvrelease.release.digests import adapted_kv_digest, adapter_digest, weights_digest
 from kvrelease.release.hashing import default_jobs
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
@@ -48,6 +48,7 @@ class AdapterDigest(msgspec.Struct, frozen=True, kw_only=True):
         config: its canonical configuration.
         uncounted: what its configuration says besides, such as the base that it was made for. Part of no digest.
         remembered_bytes: of tensors whose digests were remembered from an earlier run, and not hashed again.
+        weights: `algorithm:hex` of its tensors alone; None in an artifact that was saved before it existed.
     """
 
     name: str
@@ -60,6 +61,7 @@ class AdapterDigest(msgspec.Struct, frozen=True, kw_only=True):
     config: JsonObject
     uncounted: JsonObject
     remembered_bytes: int = 0
+    weights: str | None = None
 
 
 class Adapter(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +116,7 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True):
             config=self.config.entries,
             uncounted=self.config.uncounted,
             remembered_bytes=self.remembered_bytes,
+            weights=weights_digest(self.payloads),
         )
 
 

@@ -2,30 +2,57 @@
 
 from __future__ import annotations
 
-from kvrelease.release.canonical import same_value
+from kvrelease.release.adapter import AdapterDigest
 from kvrelease.release.checkpoint import listed
 from kvrelease.release.comparison import AdapterChanges
 from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.text_changes import compare_values
+from kvrelease.release.text_diff import values_shown
+
+# What an adapter was made for; in no digest, and told where it changed.
+_BASE_KEYS = ("base_model_name_or_path", "revision")
 
 
 def adapter_reasons(old: Fingerprint, new: Fingerprint, changes: AdapterChanges) -> tuple[str, ...]:
     """One sentence for each adapter that is another one under its old name, where the base is the same."""
     before, after = ({adapter.name: adapter for adapter in side.adapters} for side in (old, new))
-    reasons = []
-    for name in changes.changed:
-        one, other = before[name].config, after[name].config
-        keys = [key for key in sorted(one.keys() | other.keys()) if not same_value(one.get(key), other.get(key))]
-        what = f"its configuration changed in {listed(keys)}" if keys else "its weights changed"
-        reasons.append(
-            f"the adapter {name!r} is another one ({what}): KV made with it under that name is invalid, and engines "
-            "key KV by the name: serve it under a new one"
-        )
+    reasons = [
+        f"the adapter {name!r} is another one ({what_changed(before[name], after[name])}): KV made with it under that "
+        "name is invalid, and engines key KV by the name: serve it under a new one"
+        for name in changes.changed
+    ]
     return (*reasons, "KV of the base alone stays valid in every layer")
 
 
-def adapter_notes(changes: AdapterChanges) -> tuple[str, ...]:
-    """What adapters that came or went mean for old KV."""
+def what_changed(old: AdapterDigest, new: AdapterDigest) -> str:
+    """In what an adapter is another one: its weights, its settings, the base that it was made for."""
+    if old.content == new.content:
+        return "the same adapter on another base"
+    settings = compare_values(old.config, new.config)
+    what = []
+    if old.weights is None or new.weights is None:
+        what.append(
+            "whether its weights changed a saved fingerprint does not say" if settings else "its weights changed"
+        )
+    else:
+        what.append("its weights changed" if old.weights != new.weights else "its weights are the same")
+    if settings:
+        what.append(f"its configuration changed in {values_shown(settings)}")
+    made_for = compare_values(*({key: side.uncounted.get(key) for key in _BASE_KEYS} for side in (old, new)))
+    if made_for:
+        what.append(f"it was made for another base: {values_shown(made_for)}")
+    return "; ".join(what)
+
+
+def adapter_notes(new: Fingerprint, changes: AdapterChanges) -> tuple[str, ...]:
+    """What adapters that came, went or are there mean for old KV."""
     notes = []
+    served = [one for one in new.adapters if one.kv_name is not None]
+    if served and changes.count:
+        notes.append(
+            "note: stores outside the engine may key KV by tokens and model alone, and hand one adapter's KV to "
+            f"another: give each a namespace of its own ({', '.join(f'{one.name!r}: {one.kv_name}' for one in served)})"
+        )
     if changes.added:
         notes.append(
             f"note: new adapters: {listed(changes.added)}; if an engine served another one under such a name, old KV "

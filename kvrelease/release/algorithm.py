@@ -20,6 +20,9 @@ GENERATION_ALGORITHM = f"{FAMILY}-generation"
 ADAPTER_ALGORITHM = f"{FAMILY}-adapter"
 ADAPTER_CONFIG_ALGORITHM = f"{FAMILY}-adapter-config"
 STORED_ALGORITHM = f"{FAMILY}-stored"
+# Of tensors that were not read, in a diff alone: what a place's own hashes of their files prove, and what headers do.
+STATED_ALGORITHM = f"{FAMILY}-stated"
+HEADERS_ALGORITHM = f"{FAMILY}-headers"
 
 
 def name_of(digest: str) -> str:

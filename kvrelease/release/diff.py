@@ -16,38 +16,76 @@ from kvrelease.release.comparison import (
 )
 from kvrelease.release.diff_record import ConfigChange, Diff, KvStatus
 from kvrelease.release.diff_summary import summarise
+from kvrelease.release.draft_heads import draft_model
+from kvrelease.release.file_changes import changed_files, compare_beside, file_notes, invalidating_files, unread_files
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import config_affects_kv
 from kvrelease.release.kv_verdict import impact_of, is_one_family, judge_kv
+from kvrelease.release.runtime_change import NOT_COMPARED, RuntimeChange, RuntimeStatus
+from kvrelease.release.text_diff import Texts, compare_text
 
 
-def diff_fingerprints(old: Fingerprint, new: Fingerprint) -> Diff:
-    """What changed from `old` to `new`; pure, and complete from saved fingerprints alone."""
-    parts = compare_parts(old, new)
+def diff_fingerprints(
+    old: Fingerprint,
+    new: Fingerprint,
+    *,
+    texts: Texts | None = None,
+    runtime: RuntimeChange = NOT_COMPARED,
+) -> Diff:
+    """What changed from `old` to `new`; pure, and complete from saved fingerprints alone.
+
+    Args:
+        old: the release before.
+        new: the one after.
+        texts: what the text side of both consists of; None where a side was saved: then parts are told, no contents.
+        runtime: what comparing the runtimes said.
+    """
+    parts = {**compare_parts(old, new), **compare_beside(old, new)}
+    if old.format is not new.format:
+        # Two formats store the tokenizer in two ways; of the text side only templates are one text in both.
+        parts |= {name: Sameness.UNKNOWN for name in ("tokenizer", "generation") if parts[name] is Sameness.CHANGED}
     changed = parts_that_are(Sameness.CHANGED, parts)
-    unknown = parts_that_are(Sameness.UNKNOWN, parts)
     tensors = compare_tensors(old, new)
     # Entries of two makings may differ in form alone.
     config = _compare_config(old, new) if is_one_family(old, new) else ()
-    # Two formats store the tokenizer in two ways; of the text side only templates are one text in both.
-    told = changed if old.format is new.format else tuple(name for name in changed if name == "template")
+    text = compare_text(old, new, changed, texts)
+    code, preprocessor = changed_files(old, new)
     adapters = compare_adapters(old, new)
-    kv = judge_kv(old, new, told, tensors, config)
+    kv = judge_kv(
+        old,
+        new,
+        tensors,
+        config,
+        certain=(
+            *([runtime.sentence] if runtime.status is RuntimeStatus.DIFFERENT else []),
+            *invalidating_files(old, new, code, preprocessor),
+        ),
+        unread=(*unread_files(old, new), *_about_drafts(old, new)),
+    )
+    if runtime.status is RuntimeStatus.UNKNOWN and kv.status is KvStatus.VALID:
+        kv = impact_of(KvStatus.UNKNOWN, kv.layers, None, (runtime.sentence, *kv.reasons))
     if kv.status is KvStatus.VALID and adapters.changed:
         kv = impact_of(KvStatus.INVALID, kv.layers, 0, (*adapter_reasons(old, new, adapters), *kv.reasons))
-    kv = msgspec.structs.replace(kv, reasons=(*kv.reasons, *adapter_notes(adapters)))
-    return Diff(
+    notes = (*text.notes, *file_notes(old, new, code, preprocessor), *adapter_notes(new, adapters))
+    found = Diff(
         old=old.release,
         release=new.release,
         changed=changed,
-        unknown=unknown,
+        unknown=parts_that_are(Sameness.UNKNOWN, parts),
         tensors=tensors,
-        kv=kv,
+        kv=msgspec.structs.replace(kv, reasons=(*kv.reasons, *notes)),
         config=config,
         drift=(),
-        summary=summarise(told, unknown, tensors, config, kv, adapters=adapters),
+        summary="",
         adapters=adapters,
+        tokenizer=text.tokenizer,
+        templates=text.templates,
+        generation=text.generation,
+        code=code,
+        preprocessor=preprocessor,
+        runtime=runtime,
     )
+    return msgspec.structs.replace(found, summary=summarise(found))
 
 
 def diff_verdict(found: Diff, *, part: str) -> Verdict:
@@ -55,7 +93,8 @@ def diff_verdict(found: Diff, *, part: str) -> Verdict:
 
     Args:
         found: the diff.
-        part: `kv` (the old KV is valid), the name of a digest (it did not change), or `any` (none did).
+        part: `kv` (the old KV is valid), `runtime` or `adapters`, the name of a digest (it did not change), `code` or
+            `preprocessor`, or `any` (none of all these changed; a runtime that was not compared is none).
     """
     if part == "kv":
         return {
@@ -63,10 +102,26 @@ def diff_verdict(found: Diff, *, part: str) -> Verdict:
             KvStatus.INVALID: Verdict.FAIL,
             KvStatus.UNKNOWN: Verdict.INCONCLUSIVE,
         }[found.kv.status]
-    if part in found.changed or (part == "any" and found.changed):
+    runtime = found.runtime.status
+    changed = {*found.changed, *(["adapters"] if found.adapters.count else [])}
+    changed |= {"runtime"} if runtime is RuntimeStatus.DIFFERENT else set()
+    unknown = {*found.unknown, *(["runtime"] if runtime is RuntimeStatus.UNKNOWN else [])}
+    if part in changed or (part == "any" and changed):
         return Verdict.FAIL
-    is_unknown = part in found.unknown or (part == "any" and found.unknown)
+    is_unknown = part in unknown or (part == "any" and unknown)
+    is_unknown = is_unknown or (part == "runtime" and runtime is RuntimeStatus.NOT_COMPARED)
     return Verdict.INCONCLUSIVE if is_unknown else Verdict.PASS
+
+
+def _about_drafts(old: Fingerprint, new: Fingerprint) -> list[str]:
+    kinds = [draft_model(side.config or {}, side.tensor_digests) for side in (old, new)]
+    kind = next((kind for kind in kinds if kind is not None), None)
+    if kind is None:
+        return []
+    return [
+        f"the release drafts for another model ({kind}): its KV is made from that model's hidden states, so it is "
+        "valid only as long as that model is the same too"
+    ]
 
 
 def _compare_config(old: Fingerprint, new: Fingerprint) -> tuple[ConfigChange, ...]:

@@ -8,6 +8,10 @@ import msgspec
 
 from kvrelease.artifacts import Artifact, ReleaseRef
 from kvrelease.release.comparison import AdapterChanges, TensorChanges
+from kvrelease.release.file_changes import FileChanges
+from kvrelease.release.runtime_change import NOT_COMPARED, RuntimeChange
+from kvrelease.release.text_changes import TemplateChange, ValueChange
+from kvrelease.release.tokenizer_change import TokenizerChange
 
 
 class KvStatus(enum.StrEnum):
@@ -58,14 +62,20 @@ class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
     Attributes:
         old: the release before.
         release: the new one.
-        changed: names of the digests that differ.
-        unknown: names of the digests of which it is not known, because they were made in different ways.
+        changed: names of the digests that differ; `code` and `preprocessor` for files that have none of their own.
+        unknown: names of those of which it is not known: made in different ways, or not read.
         tensors: which tensors differ.
         kv: what it means for the old KV.
         config: which canonical configuration keys differ.
         drift: how far tensors moved; empty where it was not computed.
         summary: one sentence for humans.
         adapters: which adapters differ in what they make with their base.
+        tokenizer: in what it changed; None where it did not.
+        templates: the chat templates that differ.
+        generation: the sampling defaults that differ.
+        code: files of code that configurations name (`auto_map`) and that differ.
+        preprocessor: files that turn images, video and sound into inputs, and differ.
+        runtime: what comparing the runtimes said.
     """
 
     old: ReleaseRef
@@ -78,3 +88,9 @@ class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
     summary: str
     unknown: tuple[str, ...] = ()
     adapters: AdapterChanges = AdapterChanges()
+    tokenizer: TokenizerChange | None = None
+    templates: tuple[TemplateChange, ...] = ()
+    generation: tuple[ValueChange, ...] = ()
+    code: FileChanges = FileChanges()
+    preprocessor: FileChanges = FileChanges()
+    runtime: RuntimeChange = NOT_COMPARED

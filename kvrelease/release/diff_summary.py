@@ -2,44 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from kvrelease.release.checkpoint import listed
-from kvrelease.release.comparison import AdapterChanges, TensorChanges
-from kvrelease.release.diff_record import ConfigChange, KvImpact, KvStatus
+from kvrelease.release.diff_record import Diff, KvStatus
 from kvrelease.release.kv_reasons import all_names, count_of
+from kvrelease.release.runtime_change import RuntimeStatus
+from kvrelease.release.text_diff import values_shown
+
+_TEXT_PARTS = ("tokenizer", "template", "generation")
+# More settings than these do not fit a sentence.
+_SETTINGS_SHOWN = 2
 
 
-def summarise(
-    changed: Sequence[str],
-    unknown: Sequence[str],
-    tensors: TensorChanges,
-    config: Sequence[ConfigChange],
-    kv: KvImpact,
-    *,
-    adapters: AdapterChanges,
-) -> str:
+def summarise(found: Diff) -> str:
     """One sentence that says what happens to old KV, and what changed."""
-    what = []
-    if names := all_names(tensors):
-        what.append(count_of(len(names), "tensor"))
-    elif "weights" in changed:
-        what.append("the weights")
-    if config:
-        what.append(count_of(len(config), "configuration key"))
-    words = {"tokenizer": "the tokenizer", "template": "the chat template", "generation": "the generation defaults"}
-    what += [word for name, word in words.items() if name in changed]
-    if adapters.count:
-        what.append(count_of(adapters.count, "adapter"))
-    unchanged = "no change was seen" if unknown else "nothing that counts changed"
-    changes = f"{', '.join(what)} changed" if what else unchanged
+    kv, changes = found.kv, _changes(found)
     match kv.status:
+        case KvStatus.VALID if any(part in found.changed for part in _TEXT_PARTS):
+            return f"Old KV stays valid in every layer, but prompts or answers may differ: {changes}."
         case KvStatus.VALID:
             return f"Old KV stays valid in every layer: {changes}."
-        case KvStatus.INVALID if "kv" not in changed:
-            return f"Old KV is invalid for the adapters {listed(adapters.changed)}, and valid without them: {changes}."
+        case KvStatus.INVALID if found.runtime.status is RuntimeStatus.DIFFERENT:
+            return f"Old KV is invalid in every layer, because {found.runtime.sentence}; of the release, {changes}."
+        case KvStatus.INVALID if _is_for_adapters_alone(found):
+            adapters = listed(found.adapters.changed)
+            return f"Old KV is invalid for the adapters {adapters}, and valid without them: {changes}."
         case KvStatus.INVALID:
             kept = f" (the first {count_of(kv.valid_layers, 'layer')} would still agree)" if kv.valid_layers else ""
             return f"Old KV is invalid from layer {kv.first_invalid_layer} on{kept}: {changes}."
         case KvStatus.UNKNOWN:
             return f"Whether old KV is valid is unknown, so treat it as invalid: {kv.reasons[0]}; {changes}."
+
+
+def _is_for_adapters_alone(found: Diff) -> bool:
+    """Whether old KV is invalid for adapters that changed, and KV of the base stays valid."""
+    is_base_same = "kv" not in (*found.changed, *found.unknown)
+    return bool(found.adapters.changed) and is_base_same and not (found.code.names or found.preprocessor.names)
+
+
+def _changes(found: Diff) -> str:
+    """What changed, in a few words, and what was not compared."""
+    what = []
+    if names := all_names(found.tensors):
+        what.append(count_of(len(names), "tensor"))
+    elif "weights" in found.changed:
+        what.append("the weights")
+    if found.config:
+        what.append(count_of(len(found.config), "configuration key"))
+    if found.code.names:
+        what.append("code that the release brings")
+    if found.preprocessor.names:
+        what.append("the preprocessor")
+    if "tokenizer" in found.changed:
+        what.append("the tokenizer")
+    if "template" in found.changed:
+        what.append("the chat template")
+    if "generation" in found.changed:
+        few = f" ({values_shown(found.generation)})" if 0 < len(found.generation) <= _SETTINGS_SHOWN else ""
+        what.append(f"the generation defaults{few}")
+    if found.adapters.count:
+        what.append(count_of(found.adapters.count, "adapter"))
+    if not what:
+        return "no change was seen" if found.unknown else "nothing that counts changed"
+    words = {"template": "the chat template", "generation": "the generation defaults", "code": "code of its own"}
+    unsaid = [words.get(part, f"the {part}") for part in found.unknown if part not in ("release", "kv", "weights")]
+    rest = f"; not compared: {_and(unsaid)}" if unsaid else ""
+    return f"{_and(what)} changed{rest}"
+
+
+def _and(items: list[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

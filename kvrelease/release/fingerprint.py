@@ -15,9 +15,11 @@ from kvrelease.errors import DamagedFile, UnsupportedRelease
 from kvrelease.progress import Progress, silent
 from kvrelease.release.adapter import AdapterDigest, is_adapter
 from kvrelease.release.address import open_saved, open_source
-from kvrelease.release.algorithm import FAMILY, FAST_ALGORITHM, family_of
+from kvrelease.release.algorithm import FAMILY, FAST_ALGORITHM, FULL_ALGORITHM, family_of
 from kvrelease.release.checkpoint import Checkpoint, ReleaseFile, listed
 from kvrelease.release.content import Format, read_content
+from kvrelease.release.detail_reader import read_details
+from kvrelease.release.details import Details, TextContent
 from kvrelease.release.digests import (
     LayerDigest,
     algorithm_of,
@@ -30,6 +32,7 @@ from kvrelease.release.digests import (
 from kvrelease.release.expectation import disagreements
 from kvrelease.release.hashing import default_jobs
 from kvrelease.release.impact import Rule
+from kvrelease.release.known_tensors import KnownTensors
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
 from kvrelease.release.naming import kv_name
@@ -90,6 +93,8 @@ class Fingerprint(Artifact, frozen=True, kw_only=True, tag="kvrelease/fingerprin
         warnings: what an operator should know.
         remembered_bytes: of tensors whose digests were remembered from an earlier run, and not hashed again.
         bound: what mode `fast` can have missed; None in mode `full`, which misses nothing.
+        details: what the parts are made of, so that a diff can say what in them changed; None in an artifact that was
+            saved before they were kept. Part of no digest.
     """
 
     release: ReleaseRef
@@ -112,6 +117,7 @@ class Fingerprint(Artifact, frozen=True, kw_only=True, tag="kvrelease/fingerprin
     stored: str | None = None
     remembered_bytes: int = 0
     bound: DetectionBound | None = None
+    details: Details | None = None
 
 
 def load_release(
@@ -124,7 +130,27 @@ def load_release(
     version: str | None = None,
     progress: Progress = silent,
 ) -> Fingerprint:
-    """The fingerprint of whatever a user may call a release.
+    """The fingerprint of whatever a user may call a release: that of `load_with_text`.
+
+    Raises:
+        InputError: as there.
+        ServiceError: the store did not answer properly.
+    """
+    found, _ = load_with_text(what, mode=mode, memo=memo, jobs=jobs, name=name, version=version, progress=progress)
+    return found
+
+
+def load_with_text(
+    what: str | Path,
+    *,
+    mode: Mode = Mode.FULL,
+    memo: Memo | None = None,
+    jobs: int | None = None,
+    name: str | None = None,
+    version: str | None = None,
+    progress: Progress = silent,
+) -> tuple[Fingerprint, TextContent | None]:
+    """The fingerprint of a release, and the text side that its digests were made of; None where it was saved.
 
     Args:
         what: a model directory, one `.safetensors` or `.gguf` file, an adapter's directory, or a saved fingerprint
@@ -151,13 +177,15 @@ def load_release(
         release = msgspec.structs.replace(
             saved.release, name=name or saved.release.name, version=version or saved.release.version
         )
-        return msgspec.structs.replace(saved, release=release)
+        return msgspec.structs.replace(saved, release=release), None
     source = open_source(what)
     if is_adapter(source):
-        from kvrelease.release.adapted import fingerprint_adapter  # noqa: PLC0415 - late: it makes a Fingerprint
+        from kvrelease.release.adapted import fingerprint_adapter_with_text  # noqa: PLC0415 - late: it makes a Fingerprint
 
-        return fingerprint_adapter(source, memo=memo, jobs=jobs, name=name, version=version, progress=progress)
-    return fingerprint_source(source, mode=mode, memo=memo, jobs=jobs, name=name, version=version, progress=progress)
+        return fingerprint_adapter_with_text(
+            source, memo=memo, jobs=jobs, name=name, version=version, progress=progress
+        )
+    return fingerprint_with_text(source, mode=mode, memo=memo, jobs=jobs, name=name, version=version, progress=progress)
 
 
 def require_current(found: Fingerprint) -> None:
@@ -203,6 +231,39 @@ def fingerprint_source(
         InputError: a file cannot be read, or changed meanwhile.
         ServiceError: the store did not answer properly.
     """
+    found, _ = fingerprint_with_text(
+        source, mode=mode, memo=memo, jobs=jobs, name=name, version=version, progress=progress
+    )
+    return found
+
+
+def fingerprint_with_text(
+    source: Source,
+    *,
+    mode: Mode = Mode.FULL,
+    memo: Memo | None = None,
+    jobs: int | None = None,
+    name: str | None = None,
+    version: str | None = None,
+    progress: Progress = silent,
+    known: KnownTensors | None = None,
+) -> tuple[Fingerprint, TextContent]:
+    """The fingerprint of a release, and the text side that its digests were made of.
+
+    Args:
+        source: of its files.
+        mode: how much of the tensors is read.
+        memo: of earlier runs; None to hash everything, and to remember nothing.
+        jobs: threads to read with; None for as many as are worthwhile here.
+        name: of the release; None for the source's own.
+        version: the operator's label; None for the source's own.
+        progress: called while hashing.
+        known: stands for the bytes of the tensors, which are not read.
+
+    Raises:
+        InputError: as `fingerprint_source`.
+        ServiceError: the store did not answer properly.
+    """
     started, seen_ns = time.monotonic(), time.time_ns()
     source = SteadySource(source)
     content = read_content(source)
@@ -210,14 +271,27 @@ def fingerprint_source(
     entries = None if config is None else config.entries
     stored = content.tensors
     threads = jobs or default_jobs(is_remote=source.origin.is_remote)
-    read = read_tensors(checkpoint.files, mode=mode, jobs=threads, memo=memo, seen_ns=seen_ns, progress=progress)
+    if known is None:
+        read = read_tensors(checkpoint.files, mode=mode, jobs=threads, memo=memo, seen_ns=seen_ns, progress=progress)
+    else:
+        read = known.contents(stored)
+    details = read_details(
+        source,
+        text_side,
+        config=entries,
+        is_in_files=content.format is Format.SAFETENSORS,
+        mode=mode if known is None else Mode.FULL,
+        memo=memo,
+    )
     source.require_unchanged()
     all_digests, duplicate_notes = _one_per_name(stored, read.digests)
     tensor_digests = dict(sorted(without_tied_copy(all_digests, rule).items()))
 
-    algorithm = algorithm_of(mode)
+    algorithm = algorithm_of(mode) if known is None else known.algorithm
     weights = fast = weights_digest(tensor_digests, algorithm=algorithm)
-    if mode is Mode.FULL:
+    if known is not None:
+        fast = known.fast or weights
+    elif mode is Mode.FULL:
         samples = {tensor.name: sample for tensor, sample in zip(stored, read.samples, strict=True)}
         fast = weights_digest(without_tied_copy(samples, rule), algorithm=FAST_ALGORITHM)
     kv, layers = kv_digests(tensor_digests, entries, content.code, rule, algorithm=algorithm)
@@ -229,6 +303,8 @@ def fingerprint_source(
         "generation": text_side.generation,
     }
     warnings = [*source.origin.warnings, *checkpoint.warnings, *duplicate_notes]
+    if known is not None:
+        warnings.append(known.note)
     if config is not None:
         warnings += [*config.warnings, *disagreements(config, rule, {tensor.name: tensor for tensor in stored})]
     if len(tensor_digests) != len(all_digests):
@@ -237,12 +313,12 @@ def fingerprint_source(
     warnings += [*_about_content(checkpoint, stored, read.zeros), *text_side.warnings]
     if rule.reason is not None:
         warnings.append(f"{rule.reason}: so every tensor and every configuration key counts for the kv digest")
-    return Fingerprint(
+    found = Fingerprint(
         release=ReleaseRef(
             name=name or content.name or source.origin.name,
             version=version or source.origin.version,
             source=source.origin.address,
-            kv_name=None if config is None or mode is not Mode.FULL else kv_name(kv),
+            kv_name=kv_name(kv) if config is not None and algorithm == FULL_ALGORITHM else None,
         ),
         mode=mode,
         digests=Digests(
@@ -269,9 +345,11 @@ def fingerprint_source(
         tensor_digests=tensor_digests,
         warnings=tuple(warnings),
         remembered_bytes=read.remembered_bytes,
-        bound=detection_bound((t.shape, t.size_bytes) for t in stored) if mode is Mode.FAST else None,
+        bound=detection_bound((t.shape, t.size_bytes) for t in stored) if mode is Mode.FAST and known is None else None,
         stored=stored_digest(checkpoint.files),
+        details=details,
     )
+    return found, text_side.content
 
 
 def _one_per_name(stored: Sequence[StoredTensor], digests: Sequence[str]) -> tuple[dict[str, str], list[str]]:

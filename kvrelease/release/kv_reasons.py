@@ -8,6 +8,7 @@ from kvrelease.release.checkpoint import listed
 from kvrelease.release.comparison import TensorChanges
 from kvrelease.release.content import Format
 from kvrelease.release.diff_record import ConfigChange
+from kvrelease.release.draft_heads import draft_head_of
 from kvrelease.release.families.family import KeyEffect
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import key_effect, tensor_impact
@@ -48,20 +49,31 @@ def tensor_reasons(old: Fingerprint, new: Fingerprint, tensors: TensorChanges) -
         *((name, (new.rule,)) for name in (*tensors.added, *(pair.new for pair in tensors.renamed))),
         *((name, (old.rule,)) for name in (*tensors.removed, *(pair.old for pair in tensors.renamed))),
     ]
-    groups: dict[tuple[int, bool], list[str]] = {}
+    groups: dict[tuple[int, bool, str], list[str]] = {}
     for name, rules in candidates:
         impacts = [tensor_impact(name, rule) for rule in rules]
         touched = [(impact.first_layer, impact.is_known) for impact in impacts if impact.first_layer is not None]
         if touched:
-            groups.setdefault(min(touched), []).append(name)
-    reasons = []
-    for (layer, is_known), group in sorted(groups.items())[:_GROUPS_SHOWN]:
-        why = "" if is_known else f", which the rule {new.rule.name} does not know, so they count"
-        what = f"{count_of(len(group), 'tensor')} changed that may touch KV from layer {layer} on{why}"
-        reasons.append(f"{what}: {listed(sorted(group))}")
+            head = draft_head_of(name, new.config or {}) or draft_head_of(name, old.config or {}) or ""
+            groups.setdefault((*min(touched), head), []).append(name)
+    reasons = [
+        _tensor_reason(layer, group, is_known=is_known, head=head, rule=new.rule.name)
+        for (layer, is_known, head), group in sorted(groups.items())[:_GROUPS_SHOWN]
+    ]
     if len(groups) > _GROUPS_SHOWN:
         reasons.append(f"and others that touch only later layers ({len(groups) - _GROUPS_SHOWN} more groups)")
     return reasons
+
+
+def _tensor_reason(layer: int, group: Sequence[str], *, is_known: bool, head: str, rule: str) -> str:
+    number = count_of(len(group), "tensor")
+    if head:
+        return (
+            f"{number} of a draft head ({head}) changed, whose KV is made from the model's hidden states and lies "
+            f"under the same block hashes, so old KV counts as invalid from layer {layer} on: {listed(sorted(group))}"
+        )
+    why = "" if is_known else f", which the rule {rule} does not know, so they count"
+    return f"{number} changed that may touch KV from layer {layer} on{why}: {listed(sorted(group))}"
 
 
 def _reclassified(old: Fingerprint, new: Fingerprint) -> list[str]:
@@ -71,23 +83,6 @@ def _reclassified(old: Fingerprint, new: Fingerprint) -> list[str]:
         for name, payload in new.tensor_digests.items()
         if old.tensor_digests.get(name) == payload and tensor_impact(name, old.rule) != tensor_impact(name, new.rule)
     ]
-
-
-def text_notes(changed: Sequence[str]) -> list[str]:
-    """Changes that leave KV alone and still change what users get."""
-    notes = []
-    if "tokenizer" in changed:
-        notes.append(
-            "note: the tokenizer changed: KV belongs to token ids, but the same text may now be other ids and miss old "
-            "entries"
-        )
-    if "template" in changed:
-        notes.append(
-            "note: the chat template changed: the same messages become another prompt, so they may miss old entries"
-        )
-    if "generation" in changed:
-        notes.append("note: the generation defaults changed: answers may differ although KV does not")
-    return notes
 
 
 def all_names(tensors: TensorChanges) -> list[str]:

@@ -42,6 +42,7 @@ _MAX_ENTRY_BYTES = 64 * 1024 * 1024
 _BLOCK_BYTES = 4096  # what a small file takes on disk
 _CHECKSUM_BYTES = 32
 _SUFFIX = ".memo"
+_DERIVED_SUFFIX = ".derived"
 
 
 class _Remembered(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -139,6 +140,22 @@ class Memo:
         if len(body) <= _MAX_ENTRY_BYTES:
             self._write(path, blake3(body).digest() + body)
 
+    def recall_derived(self, key: str) -> bytes | None:
+        """What was derived before from the content that a key names; None where it is not known.
+
+        Args:
+            key: a digest of everything that it was derived from, and the names of how.
+        """
+        data = self._read(self._derived_path(key))
+        if data is None or blake3(data[_CHECKSUM_BYTES:]).digest() != data[:_CHECKSUM_BYTES]:
+            return None
+        return data[_CHECKSUM_BYTES:]
+
+    def remember_derived(self, key: str, body: bytes) -> None:
+        """Keeps what was derived from the content that a key names; it holds wherever that content lies."""
+        if len(body) <= _MAX_ENTRY_BYTES:
+            self._write(self._derived_path(key), blake3(body).digest() + body)
+
     def prune(self) -> None:
         """Throws away what was not used for longest, until the rest has room."""
         try:
@@ -159,6 +176,9 @@ class Memo:
         if not isinstance(file.file, LocalFile) or file.identity.changed_ns is None:
             return None
         return self.directory / f"{blake3(_absolute(file)).hexdigest()}{_SUFFIX}"
+
+    def _derived_path(self, key: str) -> Path:
+        return self.directory / f"{blake3(key.encode()).hexdigest()}{_DERIVED_SUFFIX}"
 
     def _read(self, path: Path) -> bytes | None:
         try:

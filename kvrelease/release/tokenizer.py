@@ -18,7 +18,8 @@ from kvrelease.errors import DamagedFile
 from kvrelease.release.algorithm import GENERATION_ALGORITHM, TEMPLATE_ALGORITHM, TOKENIZER_ALGORITHM
 from kvrelease.release.canonical import digest_of, encode_json
 from kvrelease.release.checkpoint import FileRole, ReleaseFile, release_file
-from kvrelease.release.small_files import read_json_object, read_text
+from kvrelease.release.details import TextContent
+from kvrelease.release.small_files import MAX_JSON_BYTES, read_json_object, read_text
 from kvrelease.release.source import TEMPLATE_FOLDER, Source, SourceFile, read_range
 
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
@@ -39,6 +40,8 @@ _RAW_FILES = (
     "tekken.json",
     "*.tiktoken",
 )
+# Of these the parts are told too (tokenizer_parts.py).
+_TAKEN_APART = frozenset({"tokenizer.json", "vocab.json", "merges.txt"})
 _CHUNK_BYTES = 1024 * 1024
 # Say who wrote the file, or where it lay.
 _TOKENIZER_DROPPED = frozenset(
@@ -69,6 +72,7 @@ class TextSide(msgspec.Struct, frozen=True, kw_only=True):
         generation: effective sampling defaults.
         files: that were read.
         warnings: contradictions between files.
+        content: what they were made of.
     """
 
     tokenizer: str | None
@@ -76,6 +80,7 @@ class TextSide(msgspec.Struct, frozen=True, kw_only=True):
     generation: str | None
     files: tuple[ReleaseFile, ...]
     warnings: tuple[str, ...]
+    content: TextContent = TextContent()
 
 
 def read_text_side(source: Source, *, model_config: JsonObject | None) -> TextSide:
@@ -92,8 +97,11 @@ def read_text_side(source: Source, *, model_config: JsonObject | None) -> TextSi
     """
     tokenizer_config = _optional_json(source, TOKENIZER_CONFIG_NAME)
     generation_config = _optional_json(source, GENERATION_CONFIG_NAME)
-    parts = _tokenizer_parts(source, tokenizer_config)
-    templates, template_files, warnings = _templates(source, tokenizer_config)
+    settings = _settings(source, tokenizer_config)
+    whole, raw = _vocabularies(source)
+    parts = {**{name: encode_json(value) for name, value in settings.items()}, **whole}
+    templates, shadowed, template_files, warnings = _templates(source, tokenizer_config)
+    effective = _effective_generation(generation_config, model_config)
     files = [release_file(source.file(name), FileRole.TOKENIZER) for name in sorted(parts)]
     files += [release_file(source.file(name), FileRole.TEMPLATE) for name in template_files]
     if generation_config is not None:
@@ -104,6 +112,9 @@ def read_text_side(source: Source, *, model_config: JsonObject | None) -> TextSi
         generation=generation_digest(generation_config, model_config),
         files=tuple(files),
         warnings=tuple(warnings),
+        content=TextContent(
+            raw=raw, whole=whole, settings=settings, templates=templates, shadowed=shadowed, generation=effective
+        ),
     )
 
 
@@ -124,17 +135,26 @@ def embedded_text_side(
         generation=sampling if generation else None,
         files=(),
         warnings=(),
+        content=TextContent(
+            keys=dict(tokenizer), templates=dict(templates), generation=generation if generation else None
+        ),
     )
 
 
 def generation_digest(generation_config: JsonObject | None, model_config: JsonObject | None) -> str | None:
     """Digest of the sampling defaults in effect: the file's, over the token ids that `config.json` names."""
+    effective = _effective_generation(generation_config, model_config)
+    if effective is None:
+        return None
+    return f"{GENERATION_ALGORITHM}:{digest_of(GENERATION_ALGORITHM, [encode_json(effective)])}"
+
+
+def _effective_generation(generation_config: JsonObject | None, model_config: JsonObject | None) -> JsonObject | None:
     if generation_config is None and model_config is None:
         return None
     inherited = {key: (model_config or {}).get(key) for key in _INHERITED}
     effective = {**inherited, **(generation_config or {})}
-    kept = {key: value for key, value in effective.items() if key not in _GENERATION_DROPPED and value is not None}
-    return f"{GENERATION_ALGORITHM}:{digest_of(GENERATION_ALGORITHM, [encode_json(kept)])}"
+    return {key: value for key, value in effective.items() if key not in _GENERATION_DROPPED and value is not None}
 
 
 def _named_digest(algorithm: str, parts: Mapping[str, bytes]) -> str | None:
@@ -144,32 +164,47 @@ def _named_digest(algorithm: str, parts: Mapping[str, bytes]) -> str | None:
     return f"{algorithm}:{digest_of(algorithm, fields)}"
 
 
-def _tokenizer_parts(source: Source, tokenizer_config: JsonObject | None) -> dict[str, bytes]:
-    """File name → canonical bytes of a small file, or the hash of a large one."""
-    parts: dict[str, bytes] = {}
+def _settings(source: Source, tokenizer_config: JsonObject | None) -> dict[str, JsonObject]:
+    """File name → what counts of a small file."""
+    settings: dict[str, JsonObject] = {}
     if tokenizer_config is not None:
         kept = {key: value for key, value in tokenizer_config.items() if key not in _TOKENIZER_DROPPED}
-        parts[TOKENIZER_CONFIG_NAME] = encode_json(kept)
+        settings[TOKENIZER_CONFIG_NAME] = kept
+    return settings | {name: read_json_object(source.file(name)) for name in source.names() if name in _JSON_FILES}
+
+
+def _vocabularies(source: Source) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """File name → hash of each vocabulary, and the bytes of those that can be taken apart."""
+    whole: dict[str, bytes] = {}
+    raw: dict[str, bytes] = {}
     for name in source.names():
-        if name in _JSON_FILES:
-            parts[name] = encode_json(read_json_object(source.file(name)))
-        elif "/" not in name and any(fnmatch.fnmatchcase(name, pattern) for pattern in _RAW_FILES):
-            parts[name] = _hash_file(source.file(name))
-    return parts
+        if "/" in name or name in _JSON_FILES:
+            continue
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in _RAW_FILES):
+            whole[name], kept = _hash_file(source.file(name), keeps=name in _TAKEN_APART)
+            if kept is not None:
+                raw[name] = kept
+    return whole, raw
 
 
-def _hash_file(file: SourceFile) -> bytes:
-    hasher = blake3()
+def _hash_file(file: SourceFile, *, keeps: bool) -> tuple[bytes, bytes | None]:
+    """The hash of a file, and its bytes where they are wanted, and not too many."""
+    hasher, kept = blake3(), bytearray()
     with file.open() as reader:
+        keeps = keeps and reader.identity.size_bytes <= MAX_JSON_BYTES
         offset = 0
         while chunk := read_range(reader, offset, _CHUNK_BYTES):
             hasher.update(chunk)
             offset += len(chunk)
-    return hasher.digest()
+            if keeps:
+                kept += chunk
+    return hasher.digest(), bytes(kept) if keeps else None
 
 
-def _templates(source: Source, tokenizer_config: JsonObject | None) -> tuple[dict[str, str], list[str], list[str]]:
-    """Effective chat templates by name, the files they came from, and warnings."""
+def _templates(
+    source: Source, tokenizer_config: JsonObject | None
+) -> tuple[dict[str, str], dict[str, str], list[str], list[str]]:
+    """Effective chat templates by name, those that they override with another text, their files, and warnings."""
     configured = _configured_templates(source, (tokenizer_config or {}).get("chat_template"))
     separate: dict[str, str] = {}
     files: list[str] = []
@@ -182,14 +217,15 @@ def _templates(source: Source, tokenizer_config: JsonObject | None) -> tuple[dic
             separate[base.removesuffix(".jinja")] = read_text(source.file(name))
             files.append(name)
     if not separate:
-        return configured, files, []
+        return configured, {}, files, []
     warnings = []
     if configured and configured != separate:
         warnings.append(
             f"{files[0]} and chat_template in {TOKENIZER_CONFIG_NAME} differ: transformers and vLLM use the former, "
             "engines that read only the latter render other prompts"
         )
-    return separate, files, warnings
+    shadowed = {name: text for name, text in configured.items() if separate.get(name) != text}
+    return separate, shadowed, files, warnings
 
 
 def _configured_templates(source: Source, value: object) -> dict[str, str]:

@@ -1,8 +1,12 @@
 """The page of a diff."""
 
+from __future__ import annotations
+
 from kvrelease.release.comparison import TensorChanges
 from kvrelease.release.diff_record import Diff
-from kvrelease.report.document import Block, Document, Facts, Notes, Table, Verdict, number, word
+from kvrelease.release.runtime_change import RuntimeStatus
+from kvrelease.release.tokenizer_change import ProbeChange, TokenizerChange
+from kvrelease.report.document import Block, Cell, Commands, Document, Facts, Notes, Table, Verdict, number, word
 
 # A fine-tune changes hundreds of tensors; the JSON has them all.
 SHOWN = 12
@@ -10,35 +14,28 @@ SHOWN = 12
 
 def diff_document(found: Diff) -> Document:
     """What changed, and whether the old KV survives."""
-    tensors = found.tensors
     kv = found.kv
-    blocks: list[Block] = [
-        Verdict(word=word(str(kv.status)), reason=found.summary),
-        Facts(
-            pairs=(
-                ("changed digests", ", ".join(found.changed) or "none"),
-                *((("not comparable", ", ".join(found.unknown)),) if found.unknown else ()),
-                ("layers with valid KV", f"{number(kv.valid_layers)} of {number(kv.layers)}"),
-                (
-                    "tensors",
-                    f"{len(tensors.changed)} changed, {len(tensors.added)} added, {len(tensors.removed)} removed, "
-                    f"{len(tensors.renamed)} renamed",
-                ),
-                *_adapters(found),
-                ("old", f"{found.old.source} ({found.old.kv_name or 'no kv name'})"),
-                ("new", f"{found.release.source} ({found.release.kv_name or 'no kv name'})"),
-            )
-        ),
-    ]
+    blocks: list[Block] = [Verdict(word=word(str(kv.status)), reason=found.summary), Facts(pairs=_facts(found))]
     if kv.reasons:
         blocks.append(Notes(title="Reasons", lines=kv.reasons))
     if found.config:
         rows = tuple(
-            (change.key, str(change.old), str(change.new), "yes" if change.affects_kv else "no")
+            (change.key, _value(change.old), _value(change.new), "yes" if change.affects_kv else "no")
             for change in found.config
         )
         blocks.append(Table(title="Configuration", columns=("key", "old", "new", "affects KV"), rows=rows))
-    if lines := tensor_lines(tensors):
+    blocks += _runtime(found)
+    if found.tokenizer is not None:
+        blocks += _tokenizer(found.tokenizer)
+    blocks += [
+        Commands(title=f"Chat template {change.name!r}", lines=change.excerpt)
+        for change in found.templates
+        if change.excerpt
+    ]
+    if found.generation:
+        defaults = tuple((one.key, _value(one.old), _value(one.new)) for one in found.generation)
+        blocks.append(Table(title="Generation defaults", columns=("key", "old", "new"), rows=defaults))
+    if lines := tensor_lines(found.tensors):
         blocks.append(Notes(title="Tensors", lines=lines))
     return Document(title=f"{found.old.name} → {found.release.name}: is the old KV still valid?", blocks=tuple(blocks))
 
@@ -55,8 +52,72 @@ def tensor_lines(tensors: TensorChanges) -> tuple[str, ...]:
     return (*lines[:SHOWN], *rest)
 
 
+def _facts(found: Diff) -> tuple[tuple[str, Cell], ...]:
+    tensors, kv = found.tensors, found.kv
+    return (
+        ("changed digests", ", ".join(found.changed) or "none"),
+        *((("not comparable", ", ".join(found.unknown)),) if found.unknown else ()),
+        ("layers with valid KV", f"{number(kv.valid_layers)} of {number(kv.layers)}"),
+        (
+            "tensors",
+            f"{len(tensors.changed)} changed, {len(tensors.added)} added, {len(tensors.removed)} removed, "
+            f"{len(tensors.renamed)} renamed",
+        ),
+        *_adapters(found),
+        ("runtime", found.runtime.sentence.removeprefix("the runtime ").removeprefix("was ")),
+        ("old", f"{found.old.source} ({found.old.kv_name or 'no kv name'})"),
+        ("new", f"{found.release.source} ({found.release.kv_name or 'no kv name'})"),
+    )
+
+
 def _adapters(found: Diff) -> tuple[tuple[str, str], ...]:
     """A row about adapters, where there are any changes."""
     kinds = (("changed", found.adapters.changed), ("added", found.adapters.added), ("removed", found.adapters.removed))
     text = ", ".join(f"{name} {kind}" for kind, names in kinds for name in names)
     return (("adapters", text),) if text else ()
+
+
+def _runtime(found: Diff) -> list[Block]:
+    """The fields of the runtime that differ, or that one side does not state."""
+    if found.runtime.status is RuntimeStatus.NOT_COMPARED or not found.runtime.fields:
+        return []
+    rows = tuple((one.field, one.old or "not stated", one.new or "not stated") for one in found.runtime.fields)
+    return [Table(title="Runtime", columns=("field", "old", "new"), rows=rows)]
+
+
+def _tokenizer(found: TokenizerChange) -> list[Block]:
+    """The parts of the tokenizer, with a few tokens of each kind."""
+    blocks: list[Block] = []
+    facts: list[tuple[str, Cell]] = []
+    if found.parts is not None:
+        facts.append(("parts of the tokenizer", ", ".join(found.parts) or "the same: the files differ in form alone"))
+    if found.probe is not None:
+        facts.append(("a fixed text becomes", _probe(found.probe)))
+    if facts:
+        blocks.append(Facts(pairs=tuple(facts)))
+    if found.vocabulary is not None:
+        rows = tuple((one.token, _id(one.old), _id(one.new)) for one in found.vocabulary.samples)
+        blocks.append(Table(title="Tokens (a few of each kind)", columns=("token", "old id", "new id"), rows=rows))
+    if found.values:
+        rows = tuple((one.key, _value(one.old), _value(one.new)) for one in found.values[:SHOWN])
+        blocks.append(Table(title="Settings of the tokenizer", columns=("setting", "old", "new"), rows=rows))
+    if found.not_read:
+        blocks.append(Notes(title="Not read of the tokenizer", lines=found.not_read))
+    return blocks
+
+
+def _probe(found: ProbeChange) -> str:
+    if found.is_equal:
+        return f"the same {found.old} token ids"
+    before, after = (", ".join(str(one) for one in ids) or "nothing" for ids in (found.old_ids, found.new_ids))
+    place = (found.first_difference or 0) + 1
+    by = f"; made by {found.libraries[0]} and {found.libraries[1]}" if found.libraries else ""
+    return f"other ids ({found.old} → {found.new}); from number {place} on: {before} → {after}{by}"
+
+
+def _id(number_: int | None) -> str:
+    return "none" if number_ is None else str(number_)
+
+
+def _value(value: object) -> str:
+    return "none" if value is None else str(value)

@@ -53,7 +53,7 @@ def test_an_adapter_changed_under_its_name_fails_the_diff(kv: Kv, releases: Rele
     found = kv("diff", "1.json", "2.json", "--fail-on", "kv")
     assert found.code == 1
     assert "support changed" in found.out
-    assert "'lora_alpha'" in found.out
+    assert "lora_alpha 16 → 32" in found.out
 
 
 def test_a_directory_with_an_equals_sign_is_a_directory(kv: Kv, releases: Releases, workdir: Path) -> None:

@@ -127,7 +127,7 @@ def test_a_damaged_memo_is_a_warning_and_no_more(kv: Kv, model: Path) -> None:
     fill_the_memo(model)
     directory = default_directory()
     assert directory is not None
-    (entry,) = directory.iterdir()
+    (entry,) = directory.glob("*.memo")
     entry.write_bytes(entry.read_bytes()[:-1])
     result = kv("fingerprint", "m", "--format", "json")
     assert (result.code, json.loads(result.out)["remembered_bytes"]) == (0, 0)

@@ -164,7 +164,8 @@ def test_tokenizer_and_template_keep_kv_valid_with_a_note() -> None:
     assert [reason.partition(":")[0] for reason in diff.kv.reasons] == ["note"] * 3
     assert diff.changed == ("release", "tokenizer", "template", "generation")
     assert diff.summary == (
-        "Old KV stays valid in every layer: the tokenizer, the chat template, the generation defaults changed."
+        "Old KV stays valid in every layer, but prompts or answers may differ: the tokenizer, the chat template and "
+        "the generation defaults changed."
     )
 
 

@@ -2,6 +2,7 @@
 
 # ruff: noqa: PLC0415 - heavy imports stay inside the command
 import enum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,7 +19,14 @@ class FailOn(enum.StrEnum):
 
     KV = "kv"
     WEIGHTS = "weights"
+    CONFIG = "config"
     TOKENIZER = "tokenizer"
+    TEMPLATE = "template"
+    GENERATION = "generation"
+    CODE = "code"
+    PREPROCESSOR = "preprocessor"
+    ADAPTERS = "adapters"
+    RUNTIME = "runtime"
     ANY = "any"
 
 
@@ -34,6 +42,19 @@ def diff(
             help="End 1 when the old KV is invalid (kv), or that part changed; 3 when it is not known. Default: end 0.",
         ),
     ] = None,
+    old_runtime: Annotated[
+        Path | None,
+        typer.Option(
+            "--old-runtime",
+            metavar="FILE",
+            help="What the old KV was made under: a saved namespace, record, prewarm or verify artifact, or YAML with "
+            "runtime:.",
+        ),
+    ] = None,
+    new_runtime: Annotated[
+        Path | None,
+        typer.Option("--new-runtime", metavar="FILE", help="Likewise, what the new release is served under."),
+    ] = None,
     jobs: JobsOption = None,
     no_memo: NoMemoOption = False,
     form: FormatOption = None,
@@ -41,20 +62,32 @@ def diff(
 ) -> ExitCode:
     """Say what changed between two releases, and whether the old KV cache is still valid.
 
+    KV is made by weights and engine: with --old-runtime and --new-runtime the fields that differ are named, and old KV
+    is invalid where one does. Without them only the releases are compared, and the page says so.
+
     Example: kvrelease diff ./models/v1.2 ./models/v1.3 --fail-on kv
     """
+    from kvrelease.binding.runtime import KNOWN_FIELDS
+    from kvrelease.binding.runtime_file import read_stated_runtime
     from kvrelease.release.diff import diff_fingerprints, diff_verdict
+    from kvrelease.release.runtime_change import compare_runtimes
     from kvrelease.report.diff import diff_document
 
     choose_format(form, output)
+    stated = [None if path is None else read_stated_runtime(path) for path in (old_runtime, new_runtime)]
+    runtime = compare_runtimes(*stated, known_fields=KNOWN_FIELDS)
     with console.progress() as progress:
-        before, after = (
-            session.read_release(side, option=option, jobs=jobs, no_memo=no_memo, progress=progress, may_be_older=True)
-            for side, option in ((old, "OLD"), (new, "NEW"))
+        pair = session.read_pair(
+            old,
+            new,
+            jobs=jobs,
+            no_memo=no_memo,
+            progress=progress,
+            wants_weights=fail_on in (FailOn.WEIGHTS, FailOn.ANY),
         )
-    for side, found in ((old, before), (new, after)):
+    for side, found in ((old, pair.old), (new, pair.new)):
         for warning in found.warnings:
             console.say_warning(f"{side}: {warning}")
-    result = diff_fingerprints(before, after)
+    result = diff_fingerprints(pair.old, pair.new, texts=pair.texts, runtime=runtime)
     code = ExitCode.OK if fail_on is None else exit_code(verdict=diff_verdict(result, part=str(fail_on)))
     return deliver(result, lambda: diff_document(result), wanted=form, output=output, code=code)

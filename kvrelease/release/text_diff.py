@@ -1,0 +1,92 @@
+"""The text side of a diff: what changed in it, and what that means although KV stays what it is. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from kvrelease.release.details import TextContent
+from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.text_changes import (
+    TemplateChange,
+    ValueChange,
+    compare_templates,
+    compare_values,
+    shadowed_notes,
+)
+from kvrelease.release.tokenizer_change import TokenizerChange, compare_tokenizers, tokenizer_on_one_side
+from kvrelease.release.tokenizer_parts import anatomy_of
+
+# What both sides were made of; only of releases that were read now, never of saved ones.
+Texts = tuple[TextContent, TextContent]
+_KEYS_SHOWN = 5
+_VALUE_CHARS = 40
+
+
+class TextChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """What differs in the text side, and a sentence for each part that does."""
+
+    tokenizer: TokenizerChange | None
+    templates: tuple[TemplateChange, ...]
+    generation: tuple[ValueChange, ...]
+    notes: tuple[str, ...]
+
+
+def compare_text(old: Fingerprint, new: Fingerprint, changed: Sequence[str], texts: Texts | None) -> TextChanges:
+    """What changed in tokenizer, templates and generation defaults.
+
+    Args:
+        old: the release before.
+        new: the one after.
+        changed: names of the digests that are known to differ.
+        texts: of both; None where a side was saved.
+    """
+    tokenizer = _tokenizer(old, new, texts) if "tokenizer" in changed else None
+    templates: tuple[TemplateChange, ...] = ()
+    generation: tuple[ValueChange, ...] = ()
+    notes = []
+    if tokenizer is not None:
+        notes.append(
+            f"note: {tokenizer.sentence}; KV belongs to token ids and stays what it is, but the same text may now be "
+            "other ids and miss old entries"
+        )
+    before, after = old.details, new.details
+    if "template" in changed:
+        if before is not None and after is not None:
+            pair = None if texts is None else (texts[0].templates, texts[1].templates)
+            templates = compare_templates(before.templates, after.templates, pair)
+        which = ", ".join(change.described for change in templates) or "a saved fingerprint does not say which"
+        notes.append(
+            f"note: the chat template changed: {which}; the same messages become another prompt, so they may miss old "
+            "entries"
+        )
+    if "generation" in changed:
+        if before is not None and after is not None:
+            generation = compare_values(before.generation, after.generation)
+        which = values_shown(generation) or "a saved fingerprint does not say which"
+        notes.append(f"note: the generation defaults changed: {which}; answers may differ although KV does not")
+    if before is not None and after is not None:
+        notes += shadowed_notes(before, after)
+    return TextChanges(tokenizer=tokenizer, templates=templates, generation=generation, notes=tuple(notes))
+
+
+def values_shown(changes: Sequence[ValueChange]) -> str:
+    """`temperature 0.6 → 0.7, top_k none → 20`, cut after a handful."""
+    shown = [f"{one.key} {_short(one.old)} → {_short(one.new)}" for one in changes[:_KEYS_SHOWN]]
+    rest = len(changes) - len(shown)
+    return ", ".join([*shown, *([f"{rest} more"] if rest else [])])
+
+
+def _short(value: object) -> str:
+    text = "none" if value is None else str(value)
+    return text if len(text) <= _VALUE_CHARS else f"{text[:_VALUE_CHARS]}…"
+
+
+def _tokenizer(old: Fingerprint, new: Fingerprint, texts: Texts | None) -> TokenizerChange:
+    if old.digests.tokenizer is None or new.digests.tokenizer is None:
+        return tokenizer_on_one_side(is_new=old.digests.tokenizer is None)
+    sides = (old.details, new.details)
+    before, after = (None if side is None else side.tokenizer for side in sides)
+    anatomies = None if texts is None else (anatomy_of(texts[0]), anatomy_of(texts[1]))
+    return compare_tokenizers(before, after, anatomies)
