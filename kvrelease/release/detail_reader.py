@@ -10,7 +10,7 @@ from blake3 import blake3
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile
 from kvrelease.release.canonical import encode_json
-from kvrelease.release.details import Details, TemplatePart, TokenizerParts, code_places
+from kvrelease.release.details import ROPE_KEYS, Details, TemplatePart, TokenizerParts, code_places
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
 from kvrelease.release.model_config import CONFIG_NAME
@@ -40,7 +40,7 @@ def read_details(
     Args:
         source: of its files.
         text_side: as it was read from there.
-        config: entries of `config.json`; None where there is none.
+        config: entries of `config.json` as it states them; None where there is none.
         is_in_files: files beside the weights count; False where the weight file says it all.
         mode: in mode `fast` a tokenizer is not taken apart, unless that was done before.
         memo: of earlier runs; None to take every tokenizer apart.
@@ -67,6 +67,7 @@ def read_details(
         code_of=code_of,
         code_elsewhere=tuple(sorted({place for name in code_of for place in code_places(configurations[name])})),
         preprocessor={name: digest for name, (_, digest) in processors.items()},
+        rope_keys=tuple(key for key in ROPE_KEYS if key in configurations[CONFIG_NAME]),
     )
 
 

@@ -9,6 +9,9 @@ import msgspec
 
 from kvrelease.artifacts import JsonObject
 
+# Of transformers up to 4, and from 5 on.
+ROPE_KEYS = ("rope_theta", "rope_scaling", "rope_parameters")
+
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """What a fixed text becomes.
@@ -61,6 +64,8 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
         code_of: the configurations that name code (`auto_map`).
         code_elsewhere: other repositories that they take code from, which is not part of the release, and not read.
         preprocessor: file → BLAKE3 (hex) of what turns images, video and sound into inputs.
+        rope_keys: in which notation `config.json` writes its rotary parameters: the keys that it has of `ROPE_KEYS`.
+        aliases: stored tensors that only repeat others, and are in no digest.
     """
 
     tokenizer: TokenizerParts | None
@@ -71,6 +76,8 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
     code_of: tuple[str, ...]
     code_elsewhere: tuple[str, ...]
     preprocessor: dict[str, str]
+    rope_keys: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
 
 
 class TextContent(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,13 +14,22 @@ from kvrelease.release.comparison import (
     compare_tensors,
     parts_that_are,
 )
+from kvrelease.release.diff_advice import advice
 from kvrelease.release.diff_record import ConfigChange, Diff, KvStatus
 from kvrelease.release.diff_summary import summarise
 from kvrelease.release.draft_heads import draft_model
-from kvrelease.release.file_changes import changed_files, compare_beside, file_notes, invalidating_files, unread_files
+from kvrelease.release.file_changes import (
+    changed_files,
+    compare_beside,
+    extra_notes,
+    file_notes,
+    invalidating_files,
+    unread_files,
+)
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import config_affects_kv
 from kvrelease.release.kv_verdict import impact_of, is_one_family, judge_kv
+from kvrelease.release.notation import notation_notes
 from kvrelease.release.runtime_change import NOT_COMPARED, RuntimeChange, RuntimeStatus
 from kvrelease.release.text_diff import Texts, compare_text
 
@@ -66,7 +75,13 @@ def diff_fingerprints(
         kv = impact_of(KvStatus.UNKNOWN, kv.layers, None, (runtime.sentence, *kv.reasons))
     if kv.status is KvStatus.VALID and adapters.changed:
         kv = impact_of(KvStatus.INVALID, kv.layers, 0, (*adapter_reasons(old, new, adapters), *kv.reasons))
-    notes = (*text.notes, *file_notes(old, new, code, preprocessor), *adapter_notes(new, adapters))
+    notes = (
+        *text.notes,
+        *file_notes(old, new, code, preprocessor),
+        *extra_notes(old, new),
+        *notation_notes(old, new),
+        *adapter_notes(new, adapters),
+    )
     found = Diff(
         old=old.release,
         release=new.release,
@@ -85,7 +100,7 @@ def diff_fingerprints(
         preprocessor=preprocessor,
         runtime=runtime,
     )
-    return msgspec.structs.replace(found, summary=summarise(found))
+    return msgspec.structs.replace(found, summary=summarise(found), advice=advice(found))
 
 
 def diff_verdict(found: Diff, *, part: str) -> Verdict:

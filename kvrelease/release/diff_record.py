@@ -76,6 +76,7 @@ class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
         code: files of code that configurations name (`auto_map`) and that differ.
         preprocessor: files that turn images, video and sound into inputs, and differ.
         runtime: what comparing the runtimes said.
+        advice: what to do about the old KV.
     """
 
     old: ReleaseRef
@@ -94,3 +95,4 @@ class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
     code: FileChanges = FileChanges()
     preprocessor: FileChanges = FileChanges()
     runtime: RuntimeChange = NOT_COMPARED
+    advice: tuple[str, ...] = ()

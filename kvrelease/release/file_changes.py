@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from kvrelease.release.checkpoint import listed
+from kvrelease.release.checkpoint import FileRole, listed
 from kvrelease.release.comparison import Sameness
 from kvrelease.release.details import Details, code_places
 from kvrelease.release.fingerprint import Fingerprint
@@ -152,6 +152,19 @@ def file_notes(old: Fingerprint, new: Fingerprint, code: FileChanges, preprocess
             f"note: the preprocessor changed: {_described(preprocessor)}; config.json says that the model takes text "
             "alone, so KV does not depend on it"
         )
+    return notes
+
+
+def extra_notes(old: Fingerprint, new: Fingerprint) -> list[str]:
+    """Weight files beside a release that no engine is meant to load: they are in no digest, and not compared."""
+    notes = []
+    for name, side in (("old", old), ("new", new)):
+        extra = [file.path for file in side.files if file.role is FileRole.EXTRA]
+        if extra:
+            notes.append(
+                f"note: weight files beside the {name} release that are not part of it were not compared: "
+                f"{listed(extra)}; an engine that loads every file of a directory loads them"
+            )
     return notes
 
 

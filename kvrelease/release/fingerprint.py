@@ -278,7 +278,7 @@ def fingerprint_with_text(
     details = read_details(
         source,
         text_side,
-        config=entries,
+        config=None if config is None else config.stated,
         is_in_files=content.format is Format.SAFETENSORS,
         mode=mode if known is None else Mode.FULL,
         memo=memo,
@@ -347,7 +347,7 @@ def fingerprint_with_text(
         remembered_bytes=read.remembered_bytes,
         bound=detection_bound((t.shape, t.size_bytes) for t in stored) if mode is Mode.FAST and known is None else None,
         stored=stored_digest(checkpoint.files),
-        details=details,
+        details=msgspec.structs.replace(details, aliases=tuple(sorted(all_digests.keys() - tensor_digests.keys()))),
     )
     return found, text_side.content
 

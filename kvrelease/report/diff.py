@@ -37,6 +37,8 @@ def diff_document(found: Diff) -> Document:
         blocks.append(Table(title="Generation defaults", columns=("key", "old", "new"), rows=defaults))
     if lines := tensor_lines(found.tensors):
         blocks.append(Notes(title="Tensors", lines=lines))
+    if found.advice:
+        blocks.append(Notes(title="What to do", lines=found.advice))
     return Document(title=f"{found.old.name} → {found.release.name}: is the old KV still valid?", blocks=tuple(blocks))
 
 
