@@ -17,11 +17,13 @@ from safetensors.numpy import load_file, save_file
 from kvrelease import artifacts
 from kvrelease.release.check import ReleaseCheck
 from kvrelease.release.fingerprint import Fingerprint, load_release
+from kvrelease.release.hashing import hash_tensors
 from kvrelease.release.memo import Memo, default_directory
 from kvrelease.release.mode import Mode
+from kvrelease.release.safetensors import read_safetensors
 from tests.cli.conftest import Kv
 from tests.cli.shell import Releases, start
-from tests.release.builders import tensors, write_json, write_release, write_text_side
+from tests.release.builders import local_file, tensors, write_json, write_release, write_text_side
 from tests.release.hub_server import serve_hub
 
 DEADLINE_S = 30.0
@@ -212,6 +214,30 @@ def test_a_changed_release_fails_its_check_and_is_told_in_what(kv: Kv, model: Pa
     assert "generation" in result.out
     assert ("weights" if mode == "full" else "samples") in result.out
     assert (name in result.out) == (mode == "full")
+
+
+def rot(model: Path, memo: Memo) -> None:
+    """One bit flips on the device: no time and no size says so, and the memo holds what was there before."""
+    path = model / "model.safetensors"
+    before = read_safetensors(local_file(path))
+    payloads = hash_tensors([before], jobs=1)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    after = read_safetensors(local_file(path))
+    assert after.identity.changed_ns is not None
+    memo.remember(after, payloads, seen_ns=after.identity.changed_ns)
+
+
+@pytest.mark.parametrize("against", [["--check"], ["--against", "m/kvrelease.json"]])
+def test_a_full_check_reads_every_byte_whatever_is_remembered(kv: Kv, model: Path, against: list[str]) -> None:
+    kv("fingerprint", "m", "--publish")
+    directory = default_directory()
+    assert directory is not None
+    rot(model, Memo(directory, settled_ns=0))
+    assert remembered(kv) > 0
+    result = kv("fingerprint", "m", *against)
+    assert (result.code, "weights changed" in result.out) == (1, True)
 
 
 def test_a_check_against_another_release_or_a_fast_fingerprint(kv: Kv, model: Path, releases: Releases) -> None:

@@ -55,7 +55,7 @@ def fingerprint(
         typer.Option(
             "--check",
             help="Compare with the kvrelease.json beside the weights: end 0 when it is the release, 1 when it is not, "
-            "3 when it is not known. With --mode fast: 0 when no change was seen.",
+            "3 when it is not known. Always hashes. With --mode fast: 0 when no change was seen.",
             rich_help_panel=_PUBLISHING,
         ),
     ] = False,
@@ -99,7 +99,7 @@ def fingerprint(
         )
     published = _read_published(model, against) if is_check else None
     adapters = adapter_sources(adapter or ())
-    memo = open_memo(no_memo=no_memo or publish)
+    memo = open_memo(no_memo=no_memo or publish or is_check)
     if published is not None and mode is Mode.FAST and not adapters:
         stated = _check_stated(published, model)
         if stated is not None:
