@@ -14,6 +14,7 @@ from kvrelease.release.gguf_model import holds_gguf, read_gguf_model
 from kvrelease.release.impact import ALL_RULE, Rule, rule_for, rule_without
 from kvrelease.release.model_config import CONFIG_NAME, ModelConfig, read_model_config
 from kvrelease.release.quantization import SIDE_FILES
+from kvrelease.release.read_files import is_code
 from kvrelease.release.small_files import read_bytes
 from kvrelease.release.source import Source
 from kvrelease.release.tokenizer import TextSide, embedded_text_side, read_text_side
@@ -143,5 +144,4 @@ def _read_code(source: Source, config: ModelConfig | None) -> dict[str, str]:
     """File name → BLAKE3 (hex) of the Python files beside a configuration that names code of its own."""
     if config is None or "auto_map" not in config.entries:
         return {}
-    names = [name for name in source.names() if "/" not in name and name.endswith(".py")]
-    return {name: blake3(read_bytes(source.file(name))).hexdigest() for name in names}
+    return {name: blake3(read_bytes(source.file(name))).hexdigest() for name in source.names() if is_code(name)}

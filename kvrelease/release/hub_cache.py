@@ -16,17 +16,15 @@ import msgspec
 from kvrelease.errors import DamagedFile, NotFound
 from kvrelease.release.checkpoint import listed
 from kvrelease.release.local_source import LocalFile, LocalSource
+from kvrelease.release.read_files import is_read
 from kvrelease.release.small_files import read_bytes, read_text
-from kvrelease.release.source import TEMPLATE_FOLDER, Origin
+from kvrelease.release.source import Origin
 from kvrelease.release.weights import WEIGHT_SUFFIXES
 
 MAIN = "main"
 _COMMIT = re.compile(r"[0-9a-f]{40}\Z")
 _REPOSITORY_PREFIX = "models--"
 _MAX_REF_BYTES = 1024
-
-# What a fingerprint may read beside the weights: whatever of it a snapshot lacks is missing in a digest.
-_READ_SUFFIXES = (".json", ".jinja", ".model", ".tiktoken", "vocab.txt", "merges.txt")
 
 
 class CachedFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,14 +90,6 @@ class CachedRepository(msgspec.Struct, frozen=True, kw_only=True):
 def is_commit(revision: str) -> bool:
     """Whether a revision can never stand for other files: a full commit id."""
     return _COMMIT.match(revision) is not None
-
-
-def is_read(name: str) -> bool:
-    """Whether a fingerprint may read a file of this name."""
-    folder, _, base = name.rpartition("/")
-    if folder == TEMPLATE_FOLDER:
-        return base.endswith(".jinja")
-    return name.endswith(WEIGHT_SUFFIXES) or (not folder and name.endswith((*_READ_SUFFIXES, ".py")))
 
 
 def missing_in(directory: Path, sizes: Mapping[str, int]) -> list[str]:

@@ -19,7 +19,6 @@ from kvrelease.release.hub_cache import (
     MAIN,
     CachedRepository,
     is_commit,
-    is_read,
     missing_in,
     open_snapshot,
     repository_of,
@@ -27,6 +26,7 @@ from kvrelease.release.hub_cache import (
 from kvrelease.release.hub_client import HubClient
 from kvrelease.release.hub_reply import HubEntry
 from kvrelease.release.range_reader import RangeReader
+from kvrelease.release.read_files import is_read
 from kvrelease.release.source import TEMPLATE_FOLDER, FileIdentity, Origin, Source
 
 PREFIX = "hf:"

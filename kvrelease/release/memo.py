@@ -11,7 +11,7 @@ inode and times of last change. That is weaker than hashing, and this is how far
   (zero), nothing is remembered.
 - A file that stays mapped and is written through the mapping may get its new times late.
 
-So whatever decides for others (`--publish`, `--check`, the gate) never uses it.
+So whatever decides for others (`--publish`, `--check`) never uses it.
 """
 
 from __future__ import annotations

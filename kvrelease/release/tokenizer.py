@@ -28,6 +28,7 @@ GENERATION_CONFIG_NAME = "generation_config.json"
 
 # Compared as JSON, without formatting.
 _JSON_FILES = ("special_tokens_map.json", "added_tokens.json")
+_NAMES = frozenset({TOKENIZER_CONFIG_NAME, TEMPLATE_NAME, GENERATION_CONFIG_NAME, *_JSON_FILES})
 # Compared byte for byte: vocabularies are large, and one tool writes each of them.
 _RAW_FILES = (
     "tokenizer.json",
@@ -178,13 +179,25 @@ def _vocabularies(source: Source) -> tuple[dict[str, bytes], dict[str, bytes]]:
     whole: dict[str, bytes] = {}
     raw: dict[str, bytes] = {}
     for name in source.names():
-        if "/" in name or name in _JSON_FILES:
-            continue
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in _RAW_FILES):
+        if name not in _JSON_FILES and _is_raw(name):
             whole[name], kept = _hash_file(source.file(name), keeps=name in _TAKEN_APART)
             if kept is not None:
                 raw[name] = kept
     return whole, raw
+
+
+def is_text_file(name: str) -> bool:
+    """Whether a file of this name (relative to the release) belongs to the text side."""
+    return name in _NAMES or _is_raw(name) or _is_named_template(name)
+
+
+def _is_raw(name: str) -> bool:
+    return "/" not in name and any(fnmatch.fnmatchcase(name, pattern) for pattern in _RAW_FILES)
+
+
+def _is_named_template(name: str) -> bool:
+    folder, _, base = name.rpartition("/")
+    return folder == TEMPLATE_FOLDER and base.endswith(".jinja")
 
 
 def _hash_file(file: SourceFile, *, keeps: bool) -> tuple[bytes, bytes | None]:
@@ -212,9 +225,8 @@ def _templates(
         separate["default"] = read_text(source.file(TEMPLATE_NAME))
         files.append(TEMPLATE_NAME)
     for name in source.names():
-        folder, _, base = name.rpartition("/")
-        if folder == TEMPLATE_FOLDER and base.endswith(".jinja"):
-            separate[base.removesuffix(".jinja")] = read_text(source.file(name))
+        if _is_named_template(name):
+            separate[name.rpartition("/")[2].removesuffix(".jinja")] = read_text(source.file(name))
             files.append(name)
     if not separate:
         return configured, {}, files, []

@@ -165,6 +165,22 @@ def test_a_snapshot_without_the_files_nobody_reads_is_whole(hub: Hub, model: Pat
     assert isinstance(open_source(f"hf:{MODEL}"), LocalSource)
 
 
+@pytest.mark.parametrize("name", ["tokenizer.model.v3", "sentencepiece.bpe.model", "hf_quant_config.json"])
+def test_cache_and_network_give_the_same_digests_whatever_the_tokenizer_is_called(
+    hub: Hub, model: Path, tmp_path: Path, name: str
+) -> None:
+    """A snapshot without it, as a download by patterns leaves it, is not whole."""
+    (model / name).write_text("{}")
+    commit = hub.push(MODEL, model)
+    expected = load_release(model).digests
+    cached(tmp_path / "cache", commit, model, with_list=True)
+    assert load_release(f"hf:{MODEL}@{commit}").digests == expected
+    (tmp_path / "cache" / "models--acme--support" / "snapshots" / commit / name).unlink()
+    assert load_release(f"hf:{MODEL}@{commit}").digests == expected
+    with_gap = load_release(tmp_path / "cache" / "models--acme--support" / "snapshots" / commit)
+    assert with_gap.warnings[0].startswith(f"the snapshot lacks 1 files of its commit: {name!r}")
+
+
 def test_offline_reads_the_cache_or_says_what_is_missing(
     hub: Hub, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
