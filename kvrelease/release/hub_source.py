@@ -126,6 +126,10 @@ class HubSource:
         """Of the files at the top of the repository, and of the templates."""
         return tuple(sorted(name for name in self.entries if name.rpartition("/")[0] in ("", TEMPLATE_FOLDER)))
 
+    def names_now(self) -> tuple[str, ...]:
+        """The same: a commit cannot change."""
+        return self.names()
+
     def has(self, name: str) -> bool:
         """Whether the commit has the file."""
         return name in self.entries

@@ -111,6 +111,10 @@ class LocalSource:
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
+        return self.names_now()
+
+    def names_now(self) -> tuple[str, ...]:
+        """Of what is there at this moment."""
         names = _entries(self.directory)
         templates = self.directory / TEMPLATE_FOLDER
         if templates.is_dir():

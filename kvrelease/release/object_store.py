@@ -141,6 +141,10 @@ class ObjectSource:
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
+        return self.names_now()
+
+    def names_now(self) -> tuple[str, ...]:
+        """Of the objects that are there at this moment."""
         names = [PurePosixPath(name).name for name in self._objects(self._prefix, kind="file")]
         folders = {PurePosixPath(name).name for name in self._objects(self._prefix, kind="directory")}
         if TEMPLATE_FOLDER in folders:

@@ -148,6 +148,15 @@ class Source(Protocol):
         """
         ...
 
+    def names_now(self) -> Sequence[str]:
+        """The same, listed anew; where the place cannot change, what it listed before.
+
+        Raises:
+            InputError: the place cannot be listed any more.
+            ServiceError: the store did not answer properly.
+        """
+        ...
+
     def has(self, name: str) -> bool:
         """Whether something readable lies there, in whatever sub-folder; links followed."""
         ...

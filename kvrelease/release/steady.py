@@ -6,14 +6,18 @@ import contextlib
 from collections.abc import Sequence
 
 from kvrelease.errors import InputError
+from kvrelease.release.checkpoint import listed
+from kvrelease.release.read_files import is_read
 from kvrelease.release.source import FileIdentity, Origin, Source, SourceFile
 from kvrelease.release.weights import WEIGHT_SUFFIXES
 
+_HINT = "wait until the copy or download has finished, and run again"
+
 
 class SteadySource:
-    """A `Source` that remembers what each small file was when it was first asked for.
+    """A `Source` that remembers which files there were, and what each small one was when it was first asked for.
 
-    Weight files are left out: whoever reads their bytes proves the same, and a large release has hundreds of them.
+    Of weight files only the names: whoever reads their bytes proves the rest, and a large release has hundreds of them.
     """
 
     def __init__(self, source: Source) -> None:
@@ -39,6 +43,10 @@ class SteadySource:
         """As the source says."""
         return self._source.names()
 
+    def names_now(self) -> Sequence[str]:
+        """As the source says."""
+        return self._source.names_now()
+
     def has(self, name: str) -> bool:
         """As the source says."""
         return self._source.has(name)
@@ -52,17 +60,32 @@ class SteadySource:
         return file
 
     def require_unchanged(self) -> None:
-        """Looks at every file again.
+        """Lists the files and looks at each of them again.
 
         Raises:
-            InputError: one is another file than it was, or cannot be read any more.
+            InputError: one appeared or vanished, is another file than it was, or cannot be read any more.
             ServiceError: the store did not answer properly.
         """
+        before, now = ({name for name in names if self._counts(name)} for names in (self.names(), self.names_now()))
+        appeared, vanished = sorted(now - before), sorted(before - now)
+        if appeared or vanished:
+            found = [
+                f"{listed(names)} {word}" for names, word in ((appeared, "appeared"), (vanished, "vanished")) if names
+            ]
+            raise InputError(
+                f"reading {self.where}: the release changed while it was read: {' and '.join(found)}, so the digests "
+                "would belong to no version of it",
+                hint=_HINT,
+            )
         for name, identity in self._seen.items():
             file = self._source.file(name)
             if file.identity() != identity:
                 raise InputError(
                     f"reading {file.where}: the file changed while the release was read, so the digests would belong "
                     "to no version of it",
-                    hint="wait until the copy or download has finished, and run again",
+                    hint=_HINT,
                 )
+
+    def _counts(self, name: str) -> bool:
+        """Whether the release is another one with the file than without it; other weights are none of a single file."""
+        return is_read(name) and (self.single_file is None or not name.endswith(WEIGHT_SUFFIXES))

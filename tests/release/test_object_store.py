@@ -90,6 +90,16 @@ def test_gguf_files_are_read_whole_and_split(s3: S3Server, tmp_path: Path) -> No
     assert load_release(f"{split}/{paths[2].name}").release.name == "support"
 
 
+def test_an_object_that_appears_while_the_release_is_read_is_an_error(s3: S3Server, model: Path) -> None:
+    address = s3.upload(model, "m")
+
+    def add(_: ProgressEvent) -> None:
+        s3.put("m/added_tokens.json", b'{"<new>": 2}')
+
+    with pytest.raises(InputError, match=f"reading {address}: .*'added_tokens.json' appeared"):
+        load_release(address, jobs=1, progress=add)
+
+
 def test_progress_counts_the_bytes_that_came(s3: S3Server, model: Path) -> None:
     events: list[ProgressEvent] = []
     fingerprint = load_release(s3.upload(model, "m"), progress=events.append)

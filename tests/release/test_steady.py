@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from kvrelease.progress import ProgressEvent
 from kvrelease.release.fingerprint import load_release
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
+from tests.release.adapters import write_adapter
 from tests.release.builders import write_json, write_release, write_text_side
 
-Change = Callable[[Path], None]
+Change = Callable[[Path], object]
 
 
 @pytest.fixture
@@ -68,6 +70,63 @@ def test_a_small_file_that_changes_while_the_weights_are_read_is_an_error(
 def test_a_small_file_that_vanishes_meanwhile_is_an_error(model: Path) -> None:
     with pytest.raises(InputError, match="generation_config"):
         load_release(model, progress=once(lambda where: (where / "generation_config.json").unlink(), model))
+
+
+def add_a_shard(model: Path) -> None:
+    shutil.copy(model / "model-00001-of-00002.safetensors", model / "model-00003-of-00003.safetensors")
+
+
+def add_a_template(model: Path) -> None:
+    (model / "additional_chat_templates").mkdir()
+    (model / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
+
+
+def add_added_tokens(model: Path) -> None:
+    write_json(model / "added_tokens.json", {"<new>": 2})
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (add_a_shard, "model-00003-of-00003.safetensors"),
+        (add_a_template, "additional_chat_templates/tool_use.jinja"),
+        (add_added_tokens, "added_tokens.json"),
+    ],
+)
+def test_a_file_that_appears_while_the_release_is_read_is_an_error(
+    model: Path, mode: Mode, change: Change, name: str
+) -> None:
+    """A copy that is still under way: what was read is a release that never was."""
+    with pytest.raises(InputError, match=f"changed while it was read: '{name}' appeared") as caught:
+        load_release(model, mode=mode, progress=once(change, model))
+    assert "copy or download has finished" in (caught.value.hint or "")
+
+
+def test_weights_that_vanish_without_having_been_read_are_an_error(model: Path) -> None:
+    left_over = model / "other.safetensors"
+    shutil.copy(model / "model-00001-of-00002.safetensors", left_over)
+    with pytest.raises(InputError, match=r"changed while it was read: 'other.safetensors' vanished"):
+        load_release(model, progress=once(lambda _: left_over.unlink(), model))
+
+
+def test_files_that_nobody_reads_may_come_and_go(model: Path) -> None:
+    (model / "notes.txt").touch()
+
+    def change(where: Path) -> None:
+        (where / "notes.txt").unlink()
+        (where / "kvrelease.json").write_text("{}")
+        (where / ".model.safetensors.tmp").touch()
+
+    expected = load_release(model).digests
+    assert load_release(model, progress=once(change, model)).digests == expected
+
+
+def test_a_shard_that_appears_beside_an_adapter_is_an_error(tmp_path: Path) -> None:
+    adapter = write_adapter(tmp_path / "lora")
+    change = once(lambda where: shutil.copy(where / "adapter_model.safetensors", where / "m.safetensors"), adapter)
+    with pytest.raises(InputError, match=r"'m.safetensors' appeared"):
+        load_release(adapter, progress=change)
 
 
 def test_a_remembered_shard_that_changes_meanwhile_is_an_error(tmp_path: Path, model: Path) -> None:
