@@ -6,6 +6,7 @@ from kvrelease.release.adapter import AdapterDigest
 from kvrelease.release.checkpoint import listed
 from kvrelease.release.comparison import AdapterChanges
 from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.impact import ADAPTER_RULE
 from kvrelease.release.text_changes import compare_values
 from kvrelease.release.text_diff import values_shown
 
@@ -44,9 +45,22 @@ def what_changed(old: AdapterDigest, new: AdapterDigest) -> str:
     return "; ".join(what)
 
 
-def adapter_notes(new: Fingerprint, changes: AdapterChanges) -> tuple[str, ...]:
-    """What adapters that came, went or are there mean for old KV."""
+def adapter_notes(old: Fingerprint, new: Fingerprint, changes: AdapterChanges, *, are_reasons: bool) -> tuple[str, ...]:
+    """What adapters that came, went or are there mean for old KV.
+
+    Args:
+        old: the release before.
+        new: the one after.
+        changes: which differ.
+        are_reasons: those that changed are among the reasons already.
+    """
     notes = []
+    if changes.changed and not are_reasons:
+        alone = {changes.changed[0]: (old.adapters[0], new.adapters[0])} if new.rule.name == ADAPTER_RULE else {}
+        before, after = ({adapter.name: adapter for adapter in side.adapters} for side in (old, new))
+        for name in changes.changed:
+            pair = alone.get(name) or (before[name], after[name])
+            notes.append(f"note: the adapter {name!r} is another one ({what_changed(*pair)})")
     served = [one for one in new.adapters if one.kv_name is not None]
     if served and changes.count:
         notes.append(

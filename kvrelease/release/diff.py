@@ -73,14 +73,15 @@ def diff_fingerprints(
     )
     if runtime.status is RuntimeStatus.UNKNOWN and kv.status is KvStatus.VALID:
         kv = impact_of(KvStatus.UNKNOWN, kv.layers, None, (runtime.sentence, *kv.reasons))
-    if kv.status is KvStatus.VALID and adapters.changed:
+    is_for_adapters = kv.status is KvStatus.VALID and bool(adapters.changed)
+    if is_for_adapters:
         kv = impact_of(KvStatus.INVALID, kv.layers, 0, (*adapter_reasons(old, new, adapters), *kv.reasons))
     notes = (
         *text.notes,
         *file_notes(old, new, code, preprocessor),
         *extra_notes(old, new),
         *notation_notes(old, new),
-        *adapter_notes(new, adapters),
+        *adapter_notes(old, new, adapters, are_reasons=is_for_adapters),
     )
     found = Diff(
         old=old.release,

@@ -146,6 +146,10 @@ def file_notes(old: Fingerprint, new: Fingerprint, code: FileChanges, preprocess
         notes.append(
             f"note: code that {listed(users)} brings changed: {_described(code)}; the same text may become other ids"
         )
+    places = sorted({place for side in (old, new) for place in _elsewhere(side.details)})
+    own = {place for side in (old, new) for place in code_elsewhere(side)}
+    if unread := [place for place in places if place not in own]:
+        notes.append(f"note: code from {listed(unread)} was not read: whether it changed is not known")
     is_text = not any(is_multimodal(side) for side in (old, new)) and new.rule.reason is None
     if preprocessor.names and is_text:
         notes.append(
@@ -175,6 +179,10 @@ def _described(found: FileChanges) -> str:
         ("removed", found.removed),
     )
     return ", ".join(f"{listed(names)} {kind}" for kind, names in kinds if names)
+
+
+def _elsewhere(details: Details | None) -> tuple[str, ...]:
+    return () if details is None else details.code_elsewhere
 
 
 def _code_of(details: Details | None) -> tuple[str, ...]:

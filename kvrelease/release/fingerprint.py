@@ -17,7 +17,7 @@ from kvrelease.release.adapter import AdapterDigest, is_adapter
 from kvrelease.release.address import open_saved, open_source
 from kvrelease.release.algorithm import FAMILY, FAST_ALGORITHM, FULL_ALGORITHM, family_of
 from kvrelease.release.checkpoint import Checkpoint, ReleaseFile, listed
-from kvrelease.release.content import Format, read_content
+from kvrelease.release.content import Content, Format, read_content
 from kvrelease.release.detail_reader import read_details
 from kvrelease.release.details import Details, TextContent
 from kvrelease.release.digests import (
@@ -246,6 +246,7 @@ def fingerprint_with_text(
     name: str | None = None,
     version: str | None = None,
     progress: Progress = silent,
+    content: Content | None = None,
     known: KnownTensors | None = None,
 ) -> tuple[Fingerprint, TextContent]:
     """The fingerprint of a release, and the text side that its digests were made of.
@@ -258,6 +259,7 @@ def fingerprint_with_text(
         name: of the release; None for the source's own.
         version: the operator's label; None for the source's own.
         progress: called while hashing.
+        content: of the source, where its headers and small files were read already.
         known: stands for the bytes of the tensors, which are not read.
 
     Raises:
@@ -265,8 +267,8 @@ def fingerprint_with_text(
         ServiceError: the store did not answer properly.
     """
     started, seen_ns = time.monotonic(), time.time_ns()
-    source = SteadySource(source)
-    content = read_content(source)
+    source = source if isinstance(source, SteadySource) else SteadySource(source)
+    content = content or read_content(source)
     checkpoint, config, rule, text_side = content.checkpoint, content.config, content.rule, content.text_side
     entries = None if config is None else config.entries
     stored = content.tensors

@@ -18,7 +18,7 @@ from kvrelease.release.address import HUB_PREFIX, open_saved, open_source
 from kvrelease.release.algorithm import FAMILY, family_of
 from kvrelease.release.content import Content, read_content
 from kvrelease.release.details import TextContent
-from kvrelease.release.fingerprint import Fingerprint, fingerprint_with_text, load_release, load_with_text
+from kvrelease.release.fingerprint import Fingerprint, fingerprint_with_text, load_with_text
 from kvrelease.release.impact import Rule, config_affects_kv
 from kvrelease.release.known_tensors import KnownTensors, known_from_hashes, known_from_headers, known_from_saved
 from kvrelease.release.memo import Memo
@@ -41,6 +41,10 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     old: Fingerprint
     new: Fingerprint
     texts: tuple[TextContent, TextContent] | None
+
+
+# A fingerprint, and its text side where it was read now.
+_Read = tuple[Fingerprint, TextContent | None]
 
 
 class _Unread(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,21 +77,29 @@ def load_pair(
         InputError: as there.
         ServiceError: a store did not answer properly.
     """
-    if _is_elsewhere(old) or _is_elsewhere(new):
-        before, after = _open(old), _open(new)
-        known = None if before is None or after is None else _known(before, after, wants_weights=wants_weights)
-        if before is not None and after is not None and known is not None:
-            mode, tensors = known
-            return _pair(
-                _finished(before, tensors[0], mode=mode, memo=memo), _finished(after, tensors[1], mode=mode, memo=memo)
-            )
+    if not (_is_elsewhere(old) or _is_elsewhere(new)):
+        return _pair(*(load_with_text(side, memo=memo, jobs=jobs, progress=progress) for side in (old, new)))
+    before, after = _open(old), _open(new)
+    mode, tensors = _known(before, after, wants_weights=wants_weights)
     return _pair(
-        load_with_text(old, memo=memo, jobs=jobs, progress=progress),
-        load_with_text(new, memo=memo, jobs=jobs, progress=progress),
+        *(
+            fingerprint_with_text(
+                side.source,
+                mode=mode,
+                memo=memo,
+                jobs=jobs,
+                progress=progress,
+                content=side.content,
+                known=known,
+            )
+            if isinstance(side, _Unread)
+            else side
+            for side, known in zip((before, after), tensors, strict=True)
+        )
     )
 
 
-def _pair(old: tuple[Fingerprint, TextContent | None], new: tuple[Fingerprint, TextContent | None]) -> Pair:
+def _pair(old: _Read, new: _Read) -> Pair:
     texts = None if old[1] is None or new[1] is None else (old[1], new[1])
     return Pair(old=old[0], new=new[0], texts=texts)
 
@@ -96,47 +108,45 @@ def _is_elsewhere(what: str | Path) -> bool:
     return str(what).startswith(HUB_PREFIX) or "://" in str(what)
 
 
-def _open(what: str | Path) -> Fingerprint | _Unread | None:
-    """A saved fingerprint, or what the headers of a release say; None of an adapter, which is small."""
-    if open_saved(what) is not None:
-        return load_release(what)
-    source = SteadySource(open_source(what))
-    return None if is_adapter(source) else _Unread(source=source, content=read_content(source))
+def _open(what: str | Path) -> _Read | _Unread:
+    """What the headers of a release say; a saved fingerprint, and an adapter, which is small, are read whole."""
+    if open_saved(what) is None:
+        source = SteadySource(open_source(what))
+        if not is_adapter(source):
+            return _Unread(source=source, content=read_content(source))
+    return load_with_text(what)
 
 
 def _known(
-    old: Fingerprint | _Unread, new: Fingerprint | _Unread, *, wants_weights: bool
-) -> tuple[Mode, tuple[KnownTensors | None, KnownTensors | None]] | None:
-    """What stands for the tensors of each side, so that none has to be read; None where only reading tells."""
-    if not any(isinstance(side, _Unread) and side.source.origin.is_remote for side in (old, new)):
-        return None
-    stored = _stored(old)
-    if stored is not None and stored == _stored(new):
-        pair = (_same(old, new, files=stored), _same(new, old, files=stored))
-        is_told = all(
-            known is not None or isinstance(side, Fingerprint) for side, known in zip((old, new), pair, strict=True)
-        )
-        return (Mode.FULL, pair) if is_told else None
-    if wants_weights or not _configuration_decides(old, new):
-        return None
-    first, second = (
-        known_from_headers(side.content.tensors) if isinstance(side, _Unread) else None for side in (old, new)
-    )
-    return Mode.FAST, (first, second)
+    old: _Read | _Unread, new: _Read | _Unread, *, wants_weights: bool
+) -> tuple[Mode, tuple[KnownTensors | None, KnownTensors | None]]:
+    """What stands for the tensors of each side that need no reading; None where only reading tells."""
+    if any(isinstance(side, _Unread) and side.source.origin.is_remote for side in (old, new)):
+        stored = _stored(old)
+        if stored is not None and stored == _stored(new):
+            return Mode.FULL, (_same(old, new, files=stored), _same(new, old, files=stored))
+        if not wants_weights and _configuration_decides(old, new):
+            return Mode.FAST, (_headers(old), _headers(new))
+    return Mode.FULL, (None, None)
 
 
-def _same(side: Fingerprint | _Unread, other: Fingerprint | _Unread, *, files: str) -> KnownTensors | None:
+def _headers(side: _Read | _Unread) -> KnownTensors | None:
+    return known_from_headers(side.content.tensors) if isinstance(side, _Unread) else None
+
+
+def _same(side: _Read | _Unread, other: _Read | _Unread, *, files: str) -> KnownTensors | None:
     """What the equal hashes of both sides prove of this one's tensors."""
-    if isinstance(side, Fingerprint):
+    if not isinstance(side, _Unread):
         return None
     if isinstance(other, _Unread):
         return known_from_hashes(side.content.tensors, files=files)
-    if other.mode is not Mode.FULL or family_of(other.digests.kv) != FAMILY:
+    saved, _ = other
+    if saved.mode is not Mode.FULL or family_of(saved.digests.kv) != FAMILY:
         return None
-    return known_from_saved(side.content.tensors, other.tensor_digests, fast=other.fast, source=other.release.source)
+    return known_from_saved(side.content.tensors, saved.tensor_digests, fast=saved.fast, source=saved.release.source)
 
 
-def _configuration_decides(old: Fingerprint | _Unread, new: Fingerprint | _Unread) -> bool:
+def _configuration_decides(old: _Read | _Unread, new: _Read | _Unread) -> bool:
     """Whether entries that KV depends on differ under one rule, so that old KV is invalid whatever the weights."""
     rule, entries, before = _rule(new), _entries(new), _entries(old)
     if entries is None or before is None or rule.reason is not None or _rule(old).name != rule.name:
@@ -144,23 +154,15 @@ def _configuration_decides(old: Fingerprint | _Unread, new: Fingerprint | _Unrea
     return any(config_affects_kv(change.key, rule) for change in compare_values(before, entries))
 
 
-def _stored(side: Fingerprint | _Unread) -> str | None:
-    return side.stored if isinstance(side, Fingerprint) else stored_digest(side.content.checkpoint.files)
+def _stored(side: _Read | _Unread) -> str | None:
+    return stored_digest(side.content.checkpoint.files) if isinstance(side, _Unread) else side[0].stored
 
 
-def _rule(side: Fingerprint | _Unread) -> Rule:
-    return side.rule if isinstance(side, Fingerprint) else side.content.rule
+def _rule(side: _Read | _Unread) -> Rule:
+    return side.content.rule if isinstance(side, _Unread) else side[0].rule
 
 
-def _entries(side: Fingerprint | _Unread) -> JsonObject | None:
-    if isinstance(side, Fingerprint):
-        return side.config
+def _entries(side: _Read | _Unread) -> JsonObject | None:
+    if not isinstance(side, _Unread):
+        return side[0].config
     return None if side.content.config is None else side.content.config.entries
-
-
-def _finished(
-    side: Fingerprint | _Unread, known: KnownTensors | None, *, mode: Mode, memo: Memo | None
-) -> tuple[Fingerprint, TextContent | None]:
-    if isinstance(side, Fingerprint):
-        return side, None
-    return fingerprint_with_text(side.source, mode=mode, known=known, memo=memo)

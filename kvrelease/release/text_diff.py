@@ -73,7 +73,7 @@ def compare_text(old: Fingerprint, new: Fingerprint, changed: Sequence[str], tex
 
 def values_shown(changes: Sequence[ValueChange]) -> str:
     """`temperature 0.6 → 0.7, top_k none → 20`, cut after a handful."""
-    shown = [f"{one.key} {_short(one.old)} → {_short(one.new)}" for one in changes[:_KEYS_SHOWN]]
+    shown = [f"{_short(one.key)} {_short(one.old)} → {_short(one.new)}" for one in changes[:_KEYS_SHOWN]]
     rest = len(changes) - len(shown)
     return ", ".join([*shown, *([f"{rest} more"] if rest else [])])
 

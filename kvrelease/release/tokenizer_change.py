@@ -15,6 +15,7 @@ from kvrelease.release.tokenizer_parts import ADDED, MERGES, VOCABULARY, Anatomy
 _SAMPLES = 5
 _FIRST = (VOCABULARY, MERGES, ADDED)
 _VALUE_CHARS = 120
+_TOKEN_CHARS = 80
 
 
 class TokenSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,7 +148,7 @@ def _compare_vocabularies(old: Anatomy, new: Anatomy) -> VocabularyChange | None
         key=lambda token: before[token],
     )
     samples = [
-        TokenSample(token=token, old=before.get(token), new=after.get(token))
+        TokenSample(token=token[:_TOKEN_CHARS], old=before.get(token), new=after.get(token))
         for kind in (added, removed, moved)
         for token in kind[:_SAMPLES]
     ]

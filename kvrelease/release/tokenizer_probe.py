@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from functools import lru_cache
 from pathlib import Path
 
 import msgspec
+from blake3 import blake3
 
 from kvrelease.release import tokenizer_process
 from kvrelease.release.details import Probe
@@ -27,7 +27,9 @@ PROBE_TEXT = (
     "你好，世界！こんにちは 안녕하세요 Привет, мир! שלום مرحبا नमस्ते\n"
     "🙂👩🏽‍🚀🇩🇪 ZWJ\u200djoin NBSP\u00a0end   three   spaces\n\n\nUser: <b>bold</b> &amp; [INST] {{ x }} http://a.example/b?c=d#e"
 )
-# A tokenizer of 33 MB takes two seconds to load.
+# A tokenizer of 33 MB takes two seconds to load, and 0.6 GB.
+CPU_SECONDS = 15
+MEMORY_BYTES = 3 * 1024**3
 TIMEOUT_S = 30
 _WORDS_SHOWN = 200
 
@@ -43,30 +45,57 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     library: str
 
 
-@lru_cache(maxsize=8)
-def probe_tokenizer(tokenizer: bytes) -> Probe:
+# Many releases share a tokenizer: what one became is not tried again in the same process.
+_MAX_REMEMBERED = 64
+_remembered: dict[bytes, Probe | str] = {}
+
+
+def probe_tokenizer(
+    tokenizer: bytes, *, cpu_s: int = CPU_SECONDS, memory_bytes: int = MEMORY_BYTES, timeout_s: float = TIMEOUT_S
+) -> Probe:
     """The token ids of the probe text under a `tokenizer.json`.
 
     Args:
         tokenizer: the file.
+        cpu_s: that the library may compute, seconds.
+        memory_bytes: that it may take.
+        timeout_s: that it may last, on a machine with other work.
 
     Raises:
-        ProbeFailed: the library cannot load it or run it, in the time and memory that it is given.
+        ProbeFailed: the library cannot load it or run it within these bounds.
     """
-    command = [sys.executable, "-P", str(Path(tokenizer_process.__file__)), PROBE_TEXT]
+    key = blake3(tokenizer).digest()
+    found = _remembered.get(key)
+    if found is None:
+        found = _run(tokenizer, cpu_s=cpu_s, memory_bytes=memory_bytes, timeout_s=timeout_s)
+        if len(_remembered) < _MAX_REMEMBERED:
+            _remembered[key] = found
+    if isinstance(found, str):
+        raise ProbeFailed(found)
+    return found
+
+
+def _run(tokenizer: bytes, *, cpu_s: int, memory_bytes: int, timeout_s: float) -> Probe | str:
+    """The ids, or why there are none.
+
+    Raises:
+        ProbeFailed: for a reason that may be gone next time.
+    """
+    script = str(Path(tokenizer_process.__file__))
+    command = [sys.executable, "-P", script, PROBE_TEXT, str(cpu_s), str(memory_bytes)]
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0"}
     try:
         done = subprocess.run(  # noqa: S603 - our own interpreter and script
-            command, input=tokenizer, capture_output=True, env=environment, timeout=TIMEOUT_S, check=False
+            command, input=tokenizer, capture_output=True, env=environment, timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise ProbeFailed(f"the tokenizers library did not finish within {TIMEOUT_S} s") from error
+        raise ProbeFailed(f"the tokenizers library did not finish within {timeout_s:g} s") from error
     except OSError as error:
         raise ProbeFailed(f"no process could be started for it: {error.strerror or error}") from error
     try:
         answer = msgspec.json.decode(done.stdout, type=_Answer)
-    except msgspec.MsgspecError as error:
-        raise ProbeFailed(_last_words(done)) from error
+    except msgspec.MsgspecError:
+        return _last_words(done)
     return Probe(text=PROBE_NAME, ids=answer.ids, library=answer.library)
 
 

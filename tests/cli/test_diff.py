@@ -1,0 +1,98 @@
+"""`kvrelease diff`: what it ends with, and what its options read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Kv
+from tests.cli.shell import Releases
+from tests.release.builders import tensors, write_json, write_release, write_text_side
+
+PARTS = (
+    "kv", "weights", "config", "tokenizer", "template", "generation", "code", "preprocessor", "adapters", "any",
+)  # fmt: skip
+
+
+@pytest.fixture
+def pair(workdir: Path) -> tuple[Path, Path]:
+    old, new = (write_text_side(write_release(workdir / name)) for name in ("old", "new"))
+    return old, new
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_equal_releases_fail_on_nothing(kv: Kv, pair: tuple[Path, Path], part: str) -> None:
+    assert kv("diff", "old", "new", "--fail-on", part).code == 0
+    kv("fingerprint", "old", "-o", "old.json")
+    assert kv("diff", "old.json", "new", "--fail-on", part).code == 0
+
+
+def test_a_runtime_that_nobody_named_is_not_known(kv: Kv, pair: tuple[Path, Path]) -> None:
+    assert kv("diff", "old", "new", "--fail-on", "runtime").code == 3
+    assert kv("diff", "old", "new").code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "part"),
+    [
+        ("tokenizer.json", {"version": "1.0", "model": {"type": "BPE", "vocab": {"b": 0}}}, "tokenizer"),
+        ("tokenizer_config.json", {"bos_token": "<s>", "chat_template": "{{ other }}"}, "template"),
+        ("generation_config.json", {"temperature": 0.9}, "generation"),
+        ("preprocessor_config.json", {"size": 1}, "preprocessor"),
+    ],
+)
+def test_a_changed_part_fails_on_itself_and_on_any(
+    kv: Kv, pair: tuple[Path, Path], name: str, content: dict[str, object], part: str
+) -> None:
+    write_json(pair[1] / name, content)
+    ends = {one: kv("diff", "old", "new", "--fail-on", one).code for one in PARTS}
+    assert {one for one, code in ends.items() if code == 1} == {part, "any"}
+    assert {code for one, code in ends.items() if one not in (part, "any")} == {0}
+
+
+def test_changed_weights_fail_on_kv_weights_and_any(kv: Kv, pair: tuple[Path, Path]) -> None:
+    write_release(pair[1], tensors(1))
+    ends = {one: kv("diff", "old", "new", "--fail-on", one).code for one in PARTS}
+    assert {one for one, code in ends.items() if code == 1} == {"kv", "weights", "any"}
+
+
+def test_two_runtimes_that_differ_make_kv_of_equal_weights_invalid(kv: Kv, releases: Releases, workdir: Path) -> None:
+    for version in ("0.31.0", "0.32.0"):
+        (workdir / "kvrelease.yaml").write_text(f"runtime: {{engine: vllm, version: {version}}}\n")
+        kv("namespace", releases.new, "--engine", "vllm", "-o", f"{version}.json")
+    runtimes = ("--old-runtime", "0.31.0.json", "--new-runtime", "0.32.0.json")
+    found = kv("diff", releases.new, releases.new, *runtimes, "--fail-on", "kv", "--format", "json")
+    assert found.code == 1
+    diff = json.loads(found.out)
+    assert diff["runtime"]["fields"] == [{"field": "version", "old": "0.31.0", "new": "0.32.0"}]
+    assert (diff["kv"]["status"], diff["changed"]) == ("invalid", [])
+    page = kv("diff", releases.new, releases.new, *runtimes)
+    assert page.code == 0
+    assert "because the runtime changed (version 0.31.0 → 0.32.0)" in " ".join(page.out.split())
+    same = ("--old-runtime", "0.32.0.json", "--new-runtime", "kvrelease.yaml")
+    assert kv("diff", releases.new, releases.new, *same, "--fail-on", "runtime").code == 0
+    assert kv("diff", releases.new, releases.new, *same, "--fail-on", "kv").code == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "code"), [("none.json", 4), ("prompts.yaml", 2), ("old.json", 4)], ids=["absent", "yaml", "fingerprint"]
+)
+def test_a_file_that_states_no_runtime_is_told_before_anything_is_hashed(
+    kv: Kv, releases: Releases, workdir: Path, file: str, code: int
+) -> None:
+    (workdir / "old.json").write_bytes(releases.old.read_bytes())
+    result = kv("diff", "nowhere", "nowhere", "--old-runtime", file)
+    assert (result.code, len(result.errors)) == (code, 1)
+    assert file in result.errors[0]
+
+
+def test_markup_in_a_template_stays_text_in_every_format(kv: Kv, pair: tuple[Path, Path]) -> None:
+    hostile = "[red]x[/b] ``` <img src=x>\x1b[31m {{ a }}"
+    write_json(pair[1] / "tokenizer_config.json", {"bos_token": "<s>", "chat_template": hostile})
+    for form in ("text", "markdown"):
+        found = kv("diff", "old", "new", "--format", form)
+        assert found.code == 0
+        assert "\x1b" not in found.out
+        assert "[red]x[/b] ``` <img src=x>\\x1b[31m {{ a }}" in found.out

@@ -1,0 +1,174 @@
+"""In which part a tokenizer changed, from releases and from saved fingerprints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kvrelease import artifacts
+from kvrelease.release.diff import diff_fingerprints
+from kvrelease.release.diff_record import Diff, KvStatus
+from kvrelease.release.fingerprint import load_release
+from kvrelease.release.mode import Mode
+from kvrelease.release.pair import load_pair
+from kvrelease.release.text_changes import ValueChange
+from kvrelease.release.tokenizer_change import MergesChange, TokenizerChange, TokenSample, VocabularyChange
+from tests.release.builders import write_json, write_release
+from tests.release.gguf_writer import STRING, array, small_model, write_gguf
+
+VOCAB = {"a": 0, "b": 1, "c": 2, "ab": 3, " ": 4, "e": 5, "t": 6}
+
+
+def write(directory: Path, *, vocab: dict[str, int] | None = None, **changes: object) -> Path:
+    model = {"type": "BPE", "vocab": vocab or VOCAB, "merges": [["a", "b"]]}
+    tokenizer = {"version": "1.0", "added_tokens": [], "normalizer": None, "model": model, **changes}
+    write_json(directory / "tokenizer.json", tokenizer)
+    return directory
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    return write(write_release(tmp_path / "old"))
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Path:
+    return write(write_release(tmp_path / "new"))
+
+
+def diff(old: Path, new: Path) -> Diff:
+    pair = load_pair(old, new)
+    return diff_fingerprints(pair.old, pair.new, texts=pair.texts)
+
+
+def change(found: Diff) -> TokenizerChange:
+    assert found.tokenizer is not None
+    assert found.kv.status is KvStatus.VALID
+    assert found.tokenizer.sentence in found.kv.reasons[0]
+    return found.tokenizer
+
+
+def saved(what: Path, *, mode: Mode = Mode.FULL) -> Path:
+    path = what.parent / f"{what.name}.json"
+    artifacts.write(path, load_release(what, mode=mode))
+    return path
+
+
+def test_tokens_that_came_went_and_moved_are_counted_with_samples(old: Path, new: Path) -> None:
+    write(new, vocab={"a": 1, "b": 0, "c": 2, "ab": 3, " ": 4, "e": 5, "x": 6})
+    found = change(diff(old, new))
+    assert found.parts == ("vocabulary",)
+    assert found.vocabulary == VocabularyChange(
+        added=1,
+        removed=1,
+        moved=2,
+        samples=(
+            TokenSample(token="x", old=None, new=6),
+            TokenSample(token="t", old=6, new=None),
+            TokenSample(token="a", old=0, new=1),
+            TokenSample(token="b", old=1, new=0),
+        ),
+    )
+    assert found.sentence.startswith(
+        "the tokenizer changed in its vocabulary (1 added, 1 removed, 2 at another id); a fixed text becomes other "
+        "token ids, from number "
+    )
+
+
+def test_saved_fingerprints_name_the_parts_and_compare_what_a_fixed_text_becomes(old: Path, new: Path) -> None:
+    write(new, vocab=VOCAB | {"x": 7}, normalizer={"type": "Lowercase"})
+    found = change(diff(saved(old), saved(new)))
+    assert found.parts == ("vocabulary", "normalizer")
+    assert (found.vocabulary, found.counts) == (None, {"vocabulary": (7, 8)})
+    assert found.probe is not None
+    assert not found.probe.is_equal
+    assert "its vocabulary (7 → 8), its normalizer; a fixed text becomes other token ids" in found.sentence
+
+
+def test_a_fixed_text_that_stays_what_it_was_is_told(old: Path, new: Path) -> None:
+    write(new, vocab=VOCAB | {"never in the text": 7})
+    found = change(diff(old, new))
+    assert found.probe is not None
+    assert (found.probe.is_equal, found.probe.first_difference) == (True, None)
+    assert found.sentence.endswith(f"; a fixed text still becomes the same {found.probe.old} token ids")
+
+
+def test_an_order_of_merges_is_told_as_such(old: Path, new: Path) -> None:
+    merges = [["a", "b"], ["b", "c"]]
+    vocab = VOCAB | {"bc": 7}
+    write(old, model={"type": "BPE", "vocab": vocab, "merges": merges})
+    write(new, model={"type": "BPE", "vocab": vocab, "merges": merges[::-1]})
+    found = change(diff(old, new))
+    assert found.merges == MergesChange(added=0, removed=0)
+    assert "in its merges (their order);" in found.sentence
+
+
+def test_added_tokens_and_settings_are_told_by_their_keys(old: Path, new: Path) -> None:
+    token = {"id": 9, "content": "<s>", "special": True}
+    write(old, added_tokens=[token])
+    write(new, added_tokens=[token | {"special": False}])
+    write_json(old / "tokenizer_config.json", {"bos_token": "<s>", "model_max_length": 10})
+    write_json(new / "tokenizer_config.json", {"bos_token": "</s>", "model_max_length": 10})
+    assert change(diff(old, new)).values == (
+        ValueChange(key="added tokens: <s>: special", old=True, new=False),
+        ValueChange(key="tokenizer_config.json: bos_token", old="<s>", new="</s>"),
+    )
+
+
+def test_another_notation_is_a_change_in_form_alone(old: Path, new: Path) -> None:
+    text = json.loads((new / "tokenizer.json").read_text())
+    text["model"]["merges"] = ["a b"]
+    (new / "tokenizer.json").write_text(json.dumps(text))
+    found = change(diff(old, new))
+    assert found.parts == ()
+    assert "in form only: every part that is read is the same" in found.sentence
+
+
+def test_an_older_or_fast_fingerprint_does_not_say_in_which_part(old: Path, new: Path) -> None:
+    write(new, vocab=VOCAB | {"x": 7})
+    path = saved(old)
+    older = json.loads(path.read_text())
+    del older["details"]
+    path.write_text(json.dumps(older))
+    for side in (path, saved(old, mode=Mode.FAST)):
+        found = diff(side, new).tokenizer
+        assert found is not None
+        assert found.sentence == "the tokenizer changed; a saved or fast fingerprint does not say in which part"
+
+
+def test_a_tokenizer_on_one_side_is_told(old: Path, new: Path) -> None:
+    (new / "tokenizer.json").unlink()
+    assert change(diff(old, new)).sentence == "the tokenizer is gone"
+    assert change(diff(new, old)).sentence == "the new release brings a tokenizer, the old one had none"
+
+
+def test_a_format_that_is_not_read_is_named_and_not_called_the_same(old: Path, new: Path) -> None:
+    for directory, data in ((old, b"\x0a\x01"), (new, b"\x0a\x02")):
+        (directory / "tokenizer.json").unlink()
+        (directory / "tokenizer.model").write_bytes(data)
+    found = change(diff(old, new))
+    assert found.parts == ("tokenizer.model",)
+    assert found.not_read == (
+        "tokenizer.model is compared as a whole: its format is not read",
+        "what a fixed text becomes was not tried: only a tokenizer.json can be run",
+    )
+    assert found.sentence == "the tokenizer changed in its tokenizer.model; what a fixed text becomes was not compared"
+
+
+def test_the_tokenizer_of_a_gguf_file_changes_by_key(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "old.gguf", small_model())
+    tokens = array(STRING, ["a", "b", "ab", "e", ""])
+    write_gguf(tmp_path / "new.gguf", small_model(tokenizer__ggml__tokens=tokens))
+    found = change(diff(tmp_path / "old.gguf", tmp_path / "new.gguf"))
+    assert found.parts == ("vocabulary",)
+    assert "which tokens changed is not read" in found.not_read[0]
+
+
+def test_a_tokenizer_that_the_library_refuses_is_still_taken_apart(old: Path, new: Path) -> None:
+    for directory, kind in ((old, "One"), (new, "Two")):
+        write(directory, normalizer={"type": kind})
+    found = change(diff(old, new))
+    assert found.parts == ("normalizer",)
+    assert "what a fixed text becomes was not tried: the tokenizers library refuses it" in found.not_read[0]
