@@ -17,8 +17,9 @@ def advice(found: Diff) -> tuple[str, ...]:
         )
     name = f"kvrelease namespace {shlex.quote(new.source)} --engine KIND"
     return (
-        "engines and stores key KV by tokens, in every process and under every release alike, and clear nothing when "
-        f"weights change: bind the new release to a namespace of its own ({name}), then old entries are never read",
+        "engines and stores key KV by tokens, in every process and under every release alike, and none can be relied "
+        f"on to clear it when weights change: bind the new release to a namespace of its own ({name}), so that old "
+        "entries are never read",
         "prefer that to a flush: a flush also empties what the old release and other models still serve, and every "
         "prompt of all of them is computed again at once",
         "KV without a namespace of ours, in whatever store, directory or file, counts as another release's: nothing in "

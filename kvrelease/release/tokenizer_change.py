@@ -100,7 +100,10 @@ def compare_tokenizers(
     """
     if old is None or new is None or old.algorithm != new.algorithm:
         return _only("the tokenizer changed; a saved or fast fingerprint does not say in which part")
-    names = sorted(old.parts.keys() | new.parts.keys(), key=lambda name: (name not in _FIRST, name))
+    names = sorted(
+        old.parts.keys() | new.parts.keys(),
+        key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name),
+    )
     parts = tuple(name for name in names if old.parts.get(name) != new.parts.get(name))
     found = TokenizerChange(
         parts=parts,
@@ -244,7 +247,7 @@ def _part(name: str, found: TokenizerChange) -> str:
         return f"its {name} ({found.merges.added} added, {found.merges.removed} removed)"
     if name in found.counts:
         before, after = found.counts[name]
-        return f"its {name} ({before} → {after})"
+        return f"its {name} ({before} → {after})" if before != after else f"its {name}"
     return f"its {name}"
 
 
