@@ -37,6 +37,11 @@ def say_warning(text: str) -> None:
     _say("warning", text, hint=None)
 
 
+def say_note(text: str) -> None:
+    """Something that explains the run, and changes nothing about its result."""
+    _say("note", text, hint=None)
+
+
 def _say(word: str, message: str, *, hint: str | None) -> None:
     from kvrelease.printable import printable  # noqa: PLC0415
 

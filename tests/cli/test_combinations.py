@@ -23,6 +23,7 @@ from tests.cli.shell import Releases, Result
 from tests.release.adapters import adapter_tensors, write_adapter
 from tests.release.gguf_writer import Tensor, small_model, small_tensors, text, write_gguf
 from tests.release.hub_server import Hub, serve_hub
+from tests.release.mount_tables import DATED
 from tests.release.s3_server import S3Server, serve_s3
 
 Changed = Callable[[], object]
@@ -52,7 +53,7 @@ def memo() -> Memo:
     """The user's memo, which takes files however new they are."""
     directory = default_directory()
     assert directory is not None
-    return Memo(directory, settled_ns=0)
+    return Memo(directory, settled_ns=0, mounts=DATED)
 
 
 def flipped(tensor: Tensor) -> Tensor:

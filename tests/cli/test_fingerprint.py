@@ -25,6 +25,7 @@ from tests.cli.conftest import Kv
 from tests.cli.shell import Releases, start
 from tests.release.builders import local_file, tensors, write_json, write_release, write_text_side
 from tests.release.hub_server import serve_hub
+from tests.release.mount_tables import needs_dated_files
 
 DEADLINE_S = 30.0
 
@@ -97,6 +98,7 @@ def remembered(kv: Kv, *argv: str) -> int:
     return value
 
 
+@needs_dated_files
 def test_a_run_remembers_unless_told_not_to(kv: Kv, model: Path) -> None:
     fill_the_memo(model)
     assert remembered(kv) == load_release(model).bytes
@@ -125,6 +127,7 @@ def test_a_file_that_was_just_written_is_not_remembered(kv: Kv, model: Path) -> 
     assert remembered(kv) == remembered(kv) == 0
 
 
+@needs_dated_files
 def test_a_damaged_memo_is_a_warning_and_no_more(kv: Kv, model: Path) -> None:
     fill_the_memo(model)
     directory = default_directory()
@@ -229,6 +232,7 @@ def rot(model: Path, memo: Memo) -> None:
     memo.remember(after, payloads, seen_ns=after.identity.changed_ns)
 
 
+@needs_dated_files
 @pytest.mark.parametrize("against", [["--check"], ["--against", "m/kvrelease.json"]])
 def test_a_full_check_reads_every_byte_whatever_is_remembered(kv: Kv, model: Path, against: list[str]) -> None:
     kv("fingerprint", "m", "--publish")

@@ -19,6 +19,7 @@ from kvrelease.release.memo import SETTLED_NS, Memo, default_directory
 from kvrelease.release.safetensors import read_safetensors
 from kvrelease.release.weights import WeightFile
 from tests.release.builders import local_file, write_release
+from tests.release.mount_tables import DATED, mounted_as
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def memo(tmp_path: Path) -> Memo:
-    return Memo(tmp_path / "memo")
+    return Memo(tmp_path / "memo", mounts=DATED)
 
 
 def read(path: Path) -> WeightFile:
@@ -123,6 +124,74 @@ def test_a_file_whose_place_has_no_clock_is_not_remembered(memo: Memo, path: Pat
     assert memo.recall(msgspec.structs.replace(file, identity=identity)) is None
 
 
+def undated(memo: Memo, kind: str = "overlay", *, options: str = "rw") -> Memo:
+    """The same memo on another machine."""
+    return Memo(memo.directory, mounts=mounted_as(kind, options=options))
+
+
+@pytest.mark.parametrize(("kind", "options"), [("squashfs", "ro"), ("ext4", "ro"), ("overlay", "rw"), ("nfs4", "rw")])
+def test_where_times_are_an_images_or_a_servers_word_nothing_is_remembered(
+    memo: Memo, path: Path, kind: str, options: str
+) -> None:
+    """Two models in images that were made with the same times are equal to the nanosecond, inodes included."""
+    remember(undated(memo, kind, options=options), path)
+    assert not memo.directory.exists()
+    remember(memo, path)
+    assert undated(memo, kind, options=options).recall(read(path)) is None
+
+
+def test_an_entry_holds_for_one_file_system_and_boot(memo: Memo, path: Path) -> None:
+    """Numbers of devices and inodes, and so all of a file's identity, can be those of another disk tomorrow."""
+    remember(memo, path)
+    assert Memo(memo.directory, mounts=mounted_as("xfs")).recall(read(path)) is None
+    assert Memo(memo.directory, mounts=mounted_as("ext4")).recall(read(path)) is not None
+    body = msgspec.msgpack.decode(entry_of(memo).read_bytes()[32:])
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    body[4] = body[4].replace(boot, "0" * len(boot))
+    packed = msgspec.msgpack.encode(body)
+    entry_of(memo).write_bytes(blake3(packed).digest() + packed)
+    assert memo.recall(read(path)) is None
+
+
+def test_that_nothing_can_be_remembered_is_said_once_where_it_costs_time(memo: Memo, path: Path) -> None:
+    file = read(path)
+    large = msgspec.structs.replace(
+        file, tensors=tuple(msgspec.structs.replace(tensor, size_bytes=2**30) for tensor in file.tensors)
+    )
+    there = undated(memo)
+    there.recall(file)
+    assert there.note() is None
+    for _ in range(3):
+        there.recall(large)
+    note = there.note()
+    assert note is not None
+    assert note.startswith("nothing is remembered of the 2.1 GB on overlay, where times do not prove")
+    memo.recall(large)
+    assert memo.note() is None
+
+
+def test_what_is_wrong_with_many_entries_is_told_once(
+    tmp_path: Path, memo: Memo, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = [tmp_path / f"{number}.safetensors" for number in range(5)]
+    for one in paths:
+        save_file({"a": np.zeros(8, np.uint8)}, one)
+        remember(memo, one)
+    for entry in memo.directory.iterdir():
+        entry.chmod(0o666)
+    with caplog.at_level(logging.INFO, logger="kvrelease.release.memo"):
+        assert [memo.recall(read(one)) for one in paths] == [None] * 5
+    assert [record.levelname for record in caplog.records] == ["WARNING"] + ["INFO"] * 4
+
+
+def test_users_of_one_cache_directory_keep_entries_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one directory, each would ignore and overwrite the other's entries, with a warning for every shard."""
+    root = default_directory()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 7)
+    assert root is not None
+    assert default_directory() == root.with_name(str(os.getuid() + 7)) != root
+
+
 def entry_of(memo: Memo) -> Path:
     (entry,) = memo.directory.iterdir()
     return entry
@@ -175,7 +244,7 @@ def test_an_entry_that_others_can_write_is_not_believed(
 
 
 def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
-    memo = Memo(tmp_path / "memo", max_total_bytes=3 * 4096)
+    memo = Memo(tmp_path / "memo", max_total_bytes=3 * 4096, mounts=DATED)
     paths = [tmp_path / f"{number}.safetensors" for number in range(4)]
     for age, one in enumerate(paths):
         save_file({"a": np.full(8, age, np.uint8)}, one)
@@ -189,7 +258,7 @@ def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_no_error(tmp_path: Path, path: Path) -> None:
     (tmp_path / "file").write_text("")
-    memo = Memo(tmp_path / "file" / "memo")
+    memo = Memo(tmp_path / "file" / "memo", mounts=DATED)
     remember(memo, path)
     memo.prune()
     assert memo.recall(read(path)) is None
@@ -197,15 +266,15 @@ def test_a_place_that_cannot_be_written_is_no_error(tmp_path: Path, path: Path) 
 
 def test_the_place_follows_the_users_cache_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_directory() == tmp_path / "kvrelease" / "memo"
+    assert default_directory() == tmp_path / "kvrelease" / "memo" / str(os.geteuid())
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert default_directory() == tmp_path / "home" / ".cache" / "kvrelease" / "memo"
+    assert default_directory() == tmp_path / "home" / ".cache" / "kvrelease" / "memo" / str(os.geteuid())
 
 
 def test_a_second_run_gives_the_same_fingerprint_without_hashing(tmp_path: Path) -> None:
     model = write_release(tmp_path / "model", shards=3)
-    memo = Memo(tmp_path / "memo", settled_ns=0)
+    memo = Memo(tmp_path / "memo", settled_ns=0, mounts=DATED)
     first, second = load_release(model, memo=memo), load_release(model, memo=memo)
     assert (first.remembered_bytes, second.remembered_bytes) == (0, first.bytes)
     same = {"created": first.created, "seconds": first.seconds, "remembered_bytes": 0}
@@ -215,7 +284,7 @@ def test_a_second_run_gives_the_same_fingerprint_without_hashing(tmp_path: Path)
 
 def test_only_the_shard_that_changed_is_hashed_again(tmp_path: Path) -> None:
     model = write_release(tmp_path / "model", shards=3)
-    memo = Memo(tmp_path / "memo", settled_ns=0)
+    memo = Memo(tmp_path / "memo", settled_ns=0, mounts=DATED)
     before = load_release(model, memo=memo)
     shard = model / "model-00002-of-00003.safetensors"
     rewrite(shard)

@@ -15,6 +15,7 @@ from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
 from tests.release.adapters import write_adapter
 from tests.release.builders import write_json, write_release, write_text_side
+from tests.release.mount_tables import DATED
 
 Change = Callable[[Path], object]
 
@@ -131,7 +132,7 @@ def test_a_shard_that_appears_beside_an_adapter_is_an_error(tmp_path: Path) -> N
 
 def test_a_remembered_shard_that_changes_meanwhile_is_an_error(tmp_path: Path, model: Path) -> None:
     """The first shard's content is remembered and the second hashed; then somebody writes to the first."""
-    memo = Memo(tmp_path / "memo", settled_ns=0)
+    memo = Memo(tmp_path / "memo", settled_ns=0, mounts=DATED)
     first, second = sorted(model.glob("*.safetensors"))
     load_release(model, memo=memo)
     data = second.read_bytes()

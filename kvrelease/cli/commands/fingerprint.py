@@ -112,6 +112,8 @@ def fingerprint(
             found = with_adapters(found, adapters, memo=memo, jobs=jobs, progress=progress)
     for warning in found.warnings:
         console.say_warning(warning)
+    if memo is not None and (note := memo.note()) is not None:
+        console.say_note(note)
     if published is not None:
         return _deliver_check(check_release(published, found), wanted=form, output=output)
     code = deliver(found, lambda: fingerprint_document(found), wanted=form, output=output)
