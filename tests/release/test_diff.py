@@ -170,11 +170,11 @@ def test_tokenizer_and_template_keep_kv_valid_with_a_note() -> None:
 
 
 def test_unknown_architecture_is_unknown_unless_nothing_changed() -> None:
-    gemma = config_json("gemma2")
+    gemma = config_json("mamba")
     old = fingerprint(config=gemma)
     diff = diff_fingerprints(old, fingerprint(PAYLOADS | {"model.norm.weight": NEW}, gemma))
     assert (diff.kv.status, diff.kv.valid_layers) == (KvStatus.UNKNOWN, None)
-    assert "no dependency rule is known for model type 'gemma2'" in diff.summary
+    assert "no dependency rule is known for model type 'mamba'" in diff.summary
     assert diff_fingerprints(old, fingerprint(config=gemma)).kv.status is KvStatus.VALID
 
 
@@ -185,7 +185,7 @@ def replaced(base: Fingerprint, **changes: object) -> Fingerprint:
 def test_what_cannot_be_compared_is_unknown() -> None:
     digests = msgspec.structs.replace(OLD.digests, kv=OLD.digests.kv.replace("kvfp1", "kvfp9"))
     for other, reason in (
-        (fingerprint(config=config_json("gemma2")), "different dependency rules, llama.1 and all.1"),
+        (fingerprint(config=config_json("mamba")), "different dependency rules, llama.1 and all.1"),
         (replaced(OLD, mode=Mode.FAST), "a fast fingerprint may miss a change"),
         (replaced(OLD, config=None), "one side has no config.json"),
         (replaced(OLD, digests=digests), "different algorithms"),
@@ -210,7 +210,7 @@ def random_release(generator: random.Random) -> Fingerprint:
         {"eos_token_id": 9},
         {"rms_norm_eps": 1e-3},
         {"unknown": 1},
-        {"model_type": "gemma2"},
+        {"model_type": "mamba"},
         {"tie_word_embeddings": True},
         {"num_hidden_layers": 2},
     ]

@@ -203,7 +203,7 @@ def test_configuration_changes_kv_unless_harmless() -> None:
 
 
 def test_no_configuration_is_not_an_empty_one_and_code_counts() -> None:
-    _, rule = config_and_rule("gemma2")
+    _, rule = config_and_rule("mamba")
     assert rule.layers is None
     digests = {
         kv_digests(payloads(), None, {}, rule)[0],
@@ -219,7 +219,7 @@ def test_no_configuration_is_not_an_empty_one_and_code_counts() -> None:
 def test_the_form_of_the_configuration_is_in_the_algorithms_name() -> None:
     """A table for a further model type then changes no digest of a name that exists."""
     canonical, rule = config_and_rule()
-    other, unknown = config_and_rule("gemma2")
+    other, unknown = config_and_rule("mamba")
     assert config_digest(canonical.entries, {}, rule).startswith("kvfp1-config/llama.1:")
     assert config_digest(other.entries, {}, unknown).startswith("kvfp1-config/all.1:")
 

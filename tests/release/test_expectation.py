@@ -40,6 +40,6 @@ def test_other_shape_and_dtype_are_named() -> None:
     assert "30 tensors are F32 where config.json says bfloat16" in dtype
 
 
-@pytest.mark.parametrize("changes", [{"model_type": "gemma2"}, {"quantization_config": {"quant_method": "awq"}}])
+@pytest.mark.parametrize("changes", [{"model_type": "mamba"}, {"quantization_config": {"quant_method": "awq"}}])
 def test_where_no_shape_is_known_nothing_is_claimed(changes: dict[str, object]) -> None:
     assert warnings({"x": stored()["lm_head.weight"]}, **changes) == []

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kvrelease.release.families.family import Family
+from kvrelease.release.families.gemma import GEMMA
+from kvrelease.release.families.gemma3 import GEMMA3
 from kvrelease.release.families.llama import LLAMA
 from kvrelease.release.families.mixtral import MIXTRAL
 from kvrelease.release.families.qwen_moe import QWEN_MOE
 
 _OF_EXPERTS = (MIXTRAL, QWEN_MOE)
 
-FAMILIES: tuple[Family, ...] = (LLAMA, *_OF_EXPERTS)
+FAMILIES: tuple[Family, ...] = (
+    LLAMA,
+    GEMMA,
+    GEMMA3,
+    *_OF_EXPERTS,
+)
 
 FAMILY_OF_RULE: Mapping[str, Family] = {family.rule: family for family in FAMILIES}
 FAMILY_OF_TYPE: Mapping[str, Family] = {model_type: family for family in FAMILIES for model_type in family.types}
