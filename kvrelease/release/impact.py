@@ -9,8 +9,7 @@ a rule does not know touches everything. Derivation, sources and the oracle that
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -131,34 +130,55 @@ def tensor_impact(name: str, rule: Rule) -> TensorImpact:
     family = FAMILY_OF_RULE.get(rule.name)  # None of a rule that only a newer version knows
     if rule.layers is None or family is None:
         return _UNKNOWN_TENSOR
-    match = _layer_tensor(family.stems).match(name)
-    if match is None:
-        outside = family.reach_outside(name, is_quantized=rule.is_quantized, ties_embeddings=rule.ties_embeddings)
-        return _impact(outside, 0, rule.layers)
-    layer, below = int(match[1]), match[2]
-    if layer >= rule.layers:
-        return _UNKNOWN_TENSOR
-    return _impact(_reach_inside(rule.name, below, is_quantized=rule.is_quantized), layer, rule.layers)
+    layers = _layers_of(family.stems, rule.layers)
+    for prefix in layers.prefixes:
+        if name.startswith(prefix):
+            number, _, below = name[len(prefix) :].partition(".")
+            layer = layers.numbers.get(number)
+            if layer is not None:
+                return _impact(_reach_inside(rule.name, below, is_quantized=rule.is_quantized), layer, layers.impacts)
+    outside = family.reach_outside(name, is_quantized=rule.is_quantized, ties_embeddings=rule.ties_embeddings)
+    return _impact(outside, 0, layers.impacts)
 
 
-def _impact(reach: Reach | None, layer: int, layers: int) -> TensorImpact:
+class _Layers(msgspec.Struct, frozen=True, kw_only=True):
+    """The layers of one model, ready to be looked up ninety thousand times.
+
+    Attributes:
+        prefixes: what stands in front of a layer's number, with the dot.
+        numbers: as names say them, in decimal and without leading zeros → the layer.
+        impacts: by first layer; the last one, behind all layers, is that of a tensor that touches none.
+    """
+
+    prefixes: tuple[str, ...]
+    numbers: Mapping[str, int]
+    impacts: tuple[TensorImpact, ...]
+
+
+@functools.lru_cache(maxsize=64)
+def _layers_of(stems: tuple[str, ...], layers: int) -> _Layers:
+    return _Layers(
+        prefixes=tuple(f"{stem}." for stem in stems),
+        numbers={str(layer): layer for layer in range(layers)},
+        impacts=(
+            *(TensorImpact(first_layer=layer) for layer in range(layers)),
+            TensorImpact(first_layer=None),
+        ),
+    )
+
+
+def _impact(reach: Reach | None, layer: int, impacts: tuple[TensorImpact, ...]) -> TensorImpact:
     match reach:
         case None:
             return _UNKNOWN_TENSOR
-        case Reach.EVERYTHING:
-            return TensorImpact(first_layer=0)
-        case Reach.OWN:
-            return TensorImpact(first_layer=layer)
         case Reach.NEXT:
-            return TensorImpact(first_layer=layer + 1 if layer + 1 < layers else None)
+            return impacts[layer + 1]
+        case Reach.OWN:
+            return impacts[layer]
+        case Reach.EVERYTHING:
+            return impacts[0]
         case Reach.NOTHING:
-            return TensorImpact(first_layer=None)
-
-
-@functools.cache
-def _layer_tensor(stems: tuple[str, ...]) -> re.Pattern[str]:
-    alternatives = "|".join(re.escape(stem) for stem in stems)
-    return re.compile(rf"(?:{alternatives})\.(0|[1-9][0-9]{{0,5}})\.(.+)\Z", re.DOTALL)
+            return impacts[-1]
 
 
 def _reach_inside(rule_name: str, below: str, *, is_quantized: bool) -> Reach | None:
