@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kvrelease.release.families.deepseek import DEEPSEEK
 from kvrelease.release.families.family import Family
 from kvrelease.release.families.gemma import GEMMA
 from kvrelease.release.families.gemma3 import GEMMA3
+from kvrelease.release.families.gpt_oss import GPT_OSS
 from kvrelease.release.families.llama import LLAMA
 from kvrelease.release.families.mixtral import MIXTRAL
+from kvrelease.release.families.qwen3_next import QWEN3_NEXT
 from kvrelease.release.families.qwen_moe import QWEN_MOE
-
-_OF_EXPERTS = (MIXTRAL, QWEN_MOE)
 
 FAMILIES: tuple[Family, ...] = (
     LLAMA,
+    DEEPSEEK,
     GEMMA,
     GEMMA3,
-    *_OF_EXPERTS,
+    GPT_OSS,
+    MIXTRAL,
+    QWEN3_NEXT,
+    QWEN_MOE,
 )
 
 FAMILY_OF_RULE: Mapping[str, Family] = {family.rule: family for family in FAMILIES}

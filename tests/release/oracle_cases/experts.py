@@ -25,6 +25,44 @@ _ROPE: dict[str, tuple[object, ...]] = {
     "num_experts_per_tok": (1,),
 }
 _QWEN_MOE: JsonObject = {**_SIZES, "num_experts": 4, "moe_intermediate_size": 12}
+_DEEPSEEK: JsonObject = {
+    **_SIZES,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 8,
+    "kv_lora_rank": 8,
+    "qk_nope_head_dim": 4,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 3,  # so that two dozen tokens reach every expert
+    "n_shared_experts": 1,
+    "n_group": 2,
+    "topk_group": 2,
+    "moe_intermediate_size": 12,
+    "first_k_dense_replace": 1,
+}
+_LATENT_ROPE: dict[str, tuple[object, ...]] = {
+    "rope_parameters": (
+        {"rope_type": "default", "rope_theta": 77.0},
+        {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+        },
+    ),
+}
+_QWEN3_NEXT: JsonObject = {
+    **_QWEN_MOE,
+    "head_dim": 16,  # of which a quarter is rotated: two pairs, so that theta counts
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 4,
+    "linear_value_head_dim": 4,
+    "shared_expert_intermediate_size": 20,
+}
 
 EXPERT_CASES = (
     Case(label="Mixtral", model_type="mixtral", config={**_SIZES, "num_local_experts": 4}, alternatives=_ROPE),
@@ -58,5 +96,46 @@ EXPERT_CASES = (
         model_type="qwen3_moe",
         config={**_QWEN_MOE, "head_dim": 8, "decoder_sparse_step": 2},
         alternatives={**_ROPE, "mlp_only_layers": ([1],), "decoder_sparse_step": (1,)},
+    ),
+    Case(
+        label="DeepSeek-V3",
+        model_type="deepseek_v3",
+        config=_DEEPSEEK,
+        alternatives={**_ROPE, **_LATENT_ROPE, "first_k_dense_replace": (0,), "topk_group": (1,)},
+    ),
+    Case(
+        label="DeepSeek-V3, whole query, biases",
+        model_type="deepseek_v3",
+        config={**_DEEPSEEK, "q_lora_rank": None, "attention_bias": True, "first_k_dense_replace": 0},
+        alternatives={**_ROPE, "n_group": (1,), "topk_group": (1,)},
+    ),
+    Case(
+        label="DeepSeek-V2",
+        model_type="deepseek_v2",
+        config={**_DEEPSEEK, "topk_method": "group_limited_greedy"},
+        alternatives={**_ROPE, "first_k_dense_replace": (0,), "topk_method": ("greedy",), "topk_group": (1,)},
+    ),
+    Case(
+        label="gpt-oss",
+        model_type="gpt_oss",
+        config={**_SIZES, "num_local_experts": 4, "head_dim": 8, "sliding_window": 8},
+        alternatives={**_ROPE, "layer_types": (["full_attention"] * 3,), "swiglu_limit": (0.5,)},
+    ),
+    Case(
+        label="Qwen3-Next",
+        model_type="qwen3_next",
+        config={**_QWEN3_NEXT, "layer_types": ["linear_attention", "full_attention", "linear_attention"]},
+        alternatives={**_ROPE, "mlp_only_layers": ([0],), "decoder_sparse_step": (2,)},
+    ),
+    Case(
+        label="Qwen3-Next, a dense layer",
+        model_type="qwen3_next",
+        config={
+            **_QWEN3_NEXT,
+            "layer_types": ["full_attention", "linear_attention", "full_attention"],
+            "mlp_only_layers": [1],
+            "attention_bias": True,
+        },
+        alternatives=_ROPE,
     ),
 )
