@@ -145,6 +145,20 @@ PROJECTIONS: dict[str, dict[str, int]] = {
         "linear_attn.out_proj": NEXT,
         "self_attn.k_proj": OWN,
     },
+    "glm-4.5-air": {
+        "mlp.gate": NEXT,
+        "mlp.experts.127.down_proj": NEXT,
+        "mlp.shared_experts.up_proj": NEXT,
+        "mlp.gate_proj": NEXT,
+        "self_attn.k_proj": OWN,
+    },
+    "olmoe-1b-7b": {"mlp.gate": NEXT, "mlp.experts.63.up_proj": NEXT, "self_attn.v_proj": OWN},
+    "granite-3.1-1b-a400m": {
+        "block_sparse_moe.input_linear": NEXT,
+        "block_sparse_moe.output_linear": NEXT,
+        "block_sparse_moe.router.layer": NEXT,
+        "self_attn.v_proj": OWN,
+    },
 }
 # Engines make one matrix of K and this one.
 WITH_KEY = {
@@ -190,8 +204,9 @@ def test_projections_that_are_not_quantised_hold_weights_and_biases_alone(model:
 def test_stacked_experts_touch_the_next_layer(model: str, tensor: str) -> None:
     rule = rule_of(model)
     last = (rule.layers or 0) - 1
-    assert tensor_impact(f"model.layers.1.mlp.experts.{tensor}", rule) == TensorImpact(first_layer=2)
-    assert tensor_impact(f"model.layers.{last}.mlp.experts.{tensor}", rule) == TensorImpact(first_layer=None)
+    block = "block_sparse_moe" if model.startswith("granite") else "mlp"
+    assert tensor_impact(f"model.layers.1.{block}.experts.{tensor}", rule) == TensorImpact(first_layer=2)
+    assert tensor_impact(f"model.layers.{last}.{block}.experts.{tensor}", rule) == TensorImpact(first_layer=None)
 
 
 @pytest.mark.parametrize("model", PROJECTIONS)
@@ -292,6 +307,9 @@ def test_looking_up_a_hundred_thousand_names_takes_no_time() -> None:
         ("deepseek-v3", "n_routed_experts", "num_local_experts"),
         ("deepseek-v3", "num_nextn_predict_layers", "num_mtp_layers"),
         ("deepseek-v2-lite", "n_routed_experts", "num_experts"),
+        ("glm-4.5-air", "n_routed_experts", "num_local_experts"),
+        ("glm-4.5-air", "num_nextn_predict_layers", "num_mtp_layers"),
+        ("olmoe-1b-7b", "num_experts", "num_local_experts"),
     ],
 )
 def test_two_names_of_the_number_of_experts_are_one(model: str, one: str, other: str) -> None:
@@ -323,6 +341,8 @@ def test_two_names_of_the_number_of_experts_are_one(model: str, one: str, other:
         ("qwen1.5-moe", {"layer_types": ["full_attention"] * 24}, {}),
         ("deepseek-v3", {"head_dim": 64, "qk_head_dim": 192}, {}),
         ("deepseek-v3", {"num_key_value_heads": None}, {}),
+        ("glm-4.5-air", {"partial_rotary_factor": ABSENT}, {}),
+        ("olmoe-1b-7b", {"num_key_value_heads": None}, {}),
     ],
 )
 def test_two_ways_to_say_one_thing_are_equal(model: str, stated: JsonObject, meant: JsonObject) -> None:

@@ -8,9 +8,12 @@ from kvrelease.release.families.deepseek import DEEPSEEK
 from kvrelease.release.families.family import Family
 from kvrelease.release.families.gemma import GEMMA
 from kvrelease.release.families.gemma3 import GEMMA3
+from kvrelease.release.families.glm_moe import GLM_MOE
 from kvrelease.release.families.gpt_oss import GPT_OSS
+from kvrelease.release.families.granite_moe import GRANITE_MOE
 from kvrelease.release.families.llama import LLAMA
 from kvrelease.release.families.mixtral import MIXTRAL
+from kvrelease.release.families.olmoe import OLMOE
 from kvrelease.release.families.qwen3_next import QWEN3_NEXT
 from kvrelease.release.families.qwen_moe import QWEN_MOE
 
@@ -19,8 +22,11 @@ FAMILIES: tuple[Family, ...] = (
     DEEPSEEK,
     GEMMA,
     GEMMA3,
+    GLM_MOE,
     GPT_OSS,
+    GRANITE_MOE,
     MIXTRAL,
+    OLMOE,
     QWEN3_NEXT,
     QWEN_MOE,
 )

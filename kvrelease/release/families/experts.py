@@ -72,3 +72,10 @@ def rename_keys(entries: JsonObject, warnings: list[str], names: Mapping[str, st
                 f"config.json says {name} {entries[name]!r} and {other} {entries[other]!r}, which are one thing; "
                 "engines differ"
             )
+
+
+def default_rotary_part(entries: JsonObject, factor: float) -> None:
+    """How much of a head is rotated where the file does not say, in place, before notations are unified."""
+    chosen = entries.get("rope_scaling") or entries.get("rope_parameters") or {}
+    if "partial_rotary_factor" not in entries and isinstance(chosen, dict) and "partial_rotary_factor" not in chosen:
+        entries["partial_rotary_factor"] = factor

@@ -16,6 +16,7 @@ from kvrelease.release.families.experts import (
     FUSED_WITH_KV,
     HARMLESS_OF_EXPERTS,
     NORMS,
+    default_rotary_part,
     gated_mlp,
     separate_experts,
     stacked_experts,
@@ -25,14 +26,11 @@ from kvrelease.release.families.heads import MAX_LAYERS
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS
 from kvrelease.release.families.rope import unify_rope
 
-_PARTIAL_ROTARY_FACTOR = 0.25
 _FULL_ATTENTION_INTERVAL = 4
 
 
 def _unify(entries: JsonObject, warnings: list[str]) -> None:
-    chosen = entries.get("rope_scaling") or entries.get("rope_parameters") or {}
-    if "partial_rotary_factor" not in entries and isinstance(chosen, dict) and "partial_rotary_factor" not in chosen:
-        entries["partial_rotary_factor"] = _PARTIAL_ROTARY_FACTOR
+    default_rotary_part(entries, 0.25)
     if "mlp_only_layers" in entries and entries["mlp_only_layers"] is None:
         entries["mlp_only_layers"] = []
     unify_rope(entries, warnings)

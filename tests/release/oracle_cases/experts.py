@@ -54,6 +54,10 @@ _LATENT_ROPE: dict[str, tuple[object, ...]] = {
         },
     ),
 }
+_GLM_EXPERTS: JsonObject = {
+    key: _DEEPSEEK[key]
+    for key in ("n_routed_experts", "num_experts_per_tok", "n_group", "topk_group", "moe_intermediate_size")
+}
 _QWEN3_NEXT: JsonObject = {
     **_QWEN_MOE,
     "head_dim": 16,  # of which a quarter is rotated: two pairs, so that theta counts
@@ -136,6 +140,30 @@ EXPERT_CASES = (
             "mlp_only_layers": [1],
             "attention_bias": True,
         },
+        alternatives=_ROPE,
+    ),
+    Case(
+        label="GLM-4-MoE",
+        model_type="glm4_moe",
+        config={**_SIZES, **_GLM_EXPERTS, "use_qk_norm": True, "head_dim": 8},
+        alternatives={**_ROPE, "first_k_dense_replace": (0,), "topk_group": (1,)},
+    ),
+    Case(
+        label="GLM-4-MoE, biases",
+        model_type="glm4_moe",
+        config={**_SIZES, **_GLM_EXPERTS, "attention_bias": True, "head_dim": 8, "first_k_dense_replace": 0},
+        alternatives=_ROPE,
+    ),
+    Case(
+        label="OLMoE",
+        model_type="olmoe",
+        config={**_SIZES, "num_experts": 4},
+        alternatives={**_ROPE, "clip_qkv": (0.5,)},
+    ),
+    Case(
+        label="Granite-MoE",
+        model_type="granitemoe",
+        config={**_SIZES, "num_local_experts": 4, "embedding_multiplier": 2.0, "residual_multiplier": 0.5},
         alternatives=_ROPE,
     ),
 )
