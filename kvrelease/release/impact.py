@@ -17,6 +17,7 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.release.families import FAMILY_OF_RULE, FAMILY_OF_TYPE
 from kvrelease.release.families.family import Family, KeyEffect, Reach
 from kvrelease.release.families.heads import MAX_LAYERS
+from kvrelease.release.kinds import why_beyond_rules
 from kvrelease.release.model_config import ModelConfig
 from kvrelease.release.quantization import is_quantized
 
@@ -28,8 +29,6 @@ ADAPTER_RULE = "adapter.1"
 EMBEDDINGS = "model.embed_tokens.weight"
 OUTPUT_LAYER = "lm_head.weight"
 
-# Parts of a configuration that belong to another input than text.
-_OTHER_INPUTS = ("vision_config", "audio_config", "vision_tower", "mm_vision_tower", "visual", "vit_config")
 # The names of tensors repeat from layer to layer, and the experts' by the thousand.
 _NAMES_REMEMBERED = 65536
 _LONGEST_NAME_REMEMBERED = 200
@@ -98,18 +97,9 @@ def _why_unknown(config: ModelConfig | None, family: Family | None) -> str | Non
         return "config.json does not say its model_type"
     if family is None:
         known = ", ".join(sorted(FAMILY_OF_TYPE))
-        what = _other_inputs(config.stated)
+        what = why_beyond_rules(config.stated)
         return f"no dependency rule is known for model type {config.model_type!r}{what} (known: {known})"
     return _why_unlike_its_type(config.entries, family, expected=family.types[config.model_type]["architectures"])
-
-
-def _other_inputs(stated: JsonObject) -> str:
-    """What about a model, by its configuration, makes KV depend on more than a rule for text could say."""
-    if stated.get("is_encoder_decoder") is True:
-        return ", an encoder-decoder, whose KV also depends on the encoder and on its input"
-    if any(key in stated for key in _OTHER_INPUTS):
-        return ", whose KV also depends on images or sound, and on what encodes them"
-    return ""
 
 
 def _why_unlike_its_type(entries: JsonObject, family: Family, *, expected: object) -> str | None:
