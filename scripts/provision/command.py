@@ -16,6 +16,7 @@ from provision.places import Places
 from provision.progress import Progress
 from provision.smollm2 import SmolLM2
 from provision.target import Target, bring_up_to_date
+from provision.transformers4 import Transformers4
 from provision.vllm import Vllm
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
@@ -23,7 +24,7 @@ OK, FAILED, INTERRUPTED = 0, 1, 130
 
 def targets() -> tuple[Target, ...]:
     """Everything that can be installed, in the order of their needs: the models are made with both engines."""
-    return (Vllm(), LlamaCpp(), SmolLM2())
+    return (Vllm(), Transformers4(), LlamaCpp(), SmolLM2())
 
 
 def install(names: Sequence[str], places: Places, *, progress: Progress) -> None:
@@ -64,9 +65,9 @@ def status(places: Places, *, as_json: bool, read_contents: bool) -> int:
         sys.stdout.write(json.dumps({"cache": str(places.root), "targets": found}, indent=1) + "\n")
     else:
         for name, entry in found.items():
-            sys.stdout.write(f"{name:10} {entry['state']!s:9} {entry['folder']}\n")
+            sys.stdout.write(f"{name:13} {entry['state']!s:9} {entry['folder']}\n")
             for reason in entry["reasons"] if isinstance(entry["reasons"], list) else ():
-                sys.stdout.write(f"{'':10} {reason}\n")
+                sys.stdout.write(f"{'':13} {reason}\n")
     return OK if all(entry["state"] == State.READY.value for entry in found.values()) else FAILED
 
 
@@ -93,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
     """The argument parser."""
     root = argparse.ArgumentParser(
         prog="engines.py",
-        description="Install vLLM, llama.cpp and two releases of a small model into $KVRELEASE_CACHE "
+        description="Install vLLM, transformers 4, llama.cpp and two releases of a small model into $KVRELEASE_CACHE "
         "(default ~/.cache/kvrelease).",
     )
     commands = root.add_subparsers(dest="command", required=True)

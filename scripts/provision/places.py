@@ -70,6 +70,11 @@ class Places:
         return self.llamacpp / "bin" / "llama-server"
 
     @property
+    def transformers4(self) -> Path:
+        """The packages of transformers 4.55.4, to go before vLLM's on the path."""
+        return self.root / "engines" / "transformers-4.55.4"
+
+    @property
     def models(self) -> Path:
         """The two releases of the model, each as a directory of safetensors and as one GGUF file."""
         return self.root / "models"
@@ -81,6 +86,7 @@ class Places:
             "vllm-python": ("vllm", self.vllm / "bin" / "python"),
             "llamacpp": ("llamacpp", self.llamacpp),
             "llama-server": ("llamacpp", self.llama_server),
+            "transformers4": ("transformers4", self.transformers4),
             "smollm2-v1.2": ("models", self.models / "smollm2-v1.2"),
             "smollm2-v1.3": ("models", self.models / "smollm2-v1.3"),
             "smollm2-v1.2.gguf": ("models", self.models / "smollm2-v1.2.gguf"),

@@ -172,9 +172,26 @@ def fetch_torch(pin: Pin, *, python: Path, places: Places, progress: Progress) -
 
 
 def install_offline(
-    requirements: Path, *, python: Path, places: Places, progress: Progress, label: str, log: Path
+    requirements: Path,
+    *,
+    python: Path,
+    places: Places,
+    progress: Progress,
+    label: str,
+    log: Path,
+    folder: Path | None = None,
 ) -> None:
-    """Install fetched files into the environment of `python`, without a network and without resolving anything.
+    """Install fetched files, without a network and without resolving anything.
+
+    Args:
+        requirements: the lock.
+        python: an interpreter with pip.
+        places: the cache.
+        progress: receives the heartbeats.
+        label: what progress lines call this.
+        log: for pip's output.
+        folder: of packages, to go on a path; None for the environment of `python`. It gets no byte code, which
+            would differ from run to run.
 
     Raises:
         ProvisionError: pip failed.
@@ -183,6 +200,7 @@ def install_offline(
         [
             *(python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar", "off"),
             *("--no-index", "--find-links", places.downloads, "--no-deps", "--require-hashes", "-r", requirements),
+            *(("--target", folder, "--no-compile") if folder is not None else ()),
         ],
         label=label,
         log=log,

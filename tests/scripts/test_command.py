@@ -20,6 +20,7 @@ def test_status_json_names_every_target_and_its_state(empty_cache: Path, capsys:
     assert document["cache"] == str(empty_cache)
     assert {name: entry["state"] for name, entry in document["targets"].items()} == {
         "vllm": "missing",
+        "transformers4": "missing",
         "llamacpp": "missing",
         "models": "missing",
     }

