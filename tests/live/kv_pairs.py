@@ -6,6 +6,7 @@ python -m tests.live.kv_pairs       prints the table that docs/ has under `HEADI
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 import sys
 import tempfile
@@ -153,12 +154,14 @@ class Upgraded:
         diff: the artifact.
         stderr: of the command that made it.
         files: of the new release.
+        config: of the new release.
     """
 
     finding: Finding
     diff: dict[str, Any]
     stderr: str
     files: tuple[str, ...]
+    config: dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -199,12 +202,15 @@ class Laboratory:
             exact, stored = in_float32(new, self._ids), as_stored(new, self._ids)
             was_exact, was_stored = self._of(upgrade.old)
             files = tuple(sorted(path.name for path in new.iterdir()))
+            config = json.loads((new / "config.json").read_text())
             shutil.rmtree(new)
             kv = run.json["kv"]
             finding = _finding(
                 upgrade.name, kv["status"], kv["first_invalid_layer"], (was_exact, exact), (was_stored, stored)
             )
-            self._upgraded[upgrade.name] = Upgraded(finding=finding, diff=run.json, stderr=run.stderr, files=files)
+            self._upgraded[upgrade.name] = Upgraded(
+                finding=finding, diff=run.json, stderr=run.stderr, files=files, config=config
+            )
         return self._upgraded[upgrade.name]
 
     @cached_property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -55,6 +56,15 @@ def test_an_upgrade_without_other_weights_changes_no_tensor(upgrade: Upgrade, la
     assert [name for names in made.diff["tensors"].values() for name in names] == []
     assert "weights" not in made.diff["changed"]
     assert made.finding.answers_differ == (upgrade.answer == "invalid")
+
+
+def test_what_is_said_to_be_saved_again_by_a_version_was_and_by_another_one_before(lab: Laboratory) -> None:
+    named = [(upgrade, re.search(r"by transformers ([0-9.]+)", upgrade.name)) for upgrade in (*UPGRADES, LOSSY_SAVE)]
+    said = [(upgrade, version[1]) for upgrade, version in named if version is not None]
+    assert len(said) == 3
+    for upgrade, version in said:
+        before = json.loads((upgrade.old / "config.json").read_text())["transformers_version"]
+        assert lab.upgraded(upgrade).config["transformers_version"] == version != before
 
 
 def test_shards_were_made(lab: Laboratory) -> None:
