@@ -43,7 +43,7 @@ check: $(STAMP)
 	$(BIN)/mypy
 
 unit: $(STAMP)
-	$(BIN)/pytest -m "not live"
+	$(BIN)/pytest -m "not live" -n auto
 
 live: $(STAMP) engines
 	$(BIN)/pytest -m live tests/live -p no:randomly
