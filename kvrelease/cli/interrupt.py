@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Coroutine
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
+
+from kvrelease.errors import ExitCode
 
 if TYPE_CHECKING:
     import asyncio
@@ -14,9 +18,29 @@ T = TypeVar("T")
 
 
 def treat_termination_as_interrupt() -> None:
-    """Makes SIGTERM end the program as Ctrl-C does, where nobody decided otherwise."""
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Makes SIGTERM end the program as Ctrl-C does, and a second signal at once, where nobody decided otherwise."""
+    handler = _Interrupt()
+    for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+        if signal.getsignal(number) is default:
+            signal.signal(number, handler)
+
+
+class _Interrupt:
+    """Interrupts the program, once; told again, ends it: what was interrupted may wait for a disk or a library."""
+
+    def __init__(self) -> None:
+        self._is_told = False
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        if self._is_told:
+            if sys.stderr is not None and sys.stderr.isatty():
+                os.write(2, _SHOW_CURSOR)  # a progress bar hides it
+            os._exit(ExitCode.INTERRUPTED)
+        self._is_told = True
+        raise KeyboardInterrupt
+
+
+_SHOW_CURSOR = b"\x1b[?25h\n"
 
 
 def run_async(main: Coroutine[object, object, T]) -> T:
@@ -30,7 +54,8 @@ def run_async(main: Coroutine[object, object, T]) -> T:
     import asyncio  # noqa: PLC0415 - late: --help needs no event loop
 
     stops = _Stops()
-    handled = [number for number in _SIGNALS if signal.getsignal(number) is signal.default_int_handler]
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    handled = [number for number, handler in handlers.items() if _interrupts(handler)]
     try:
         for number in handled:
             signal.signal(number, stops.handle)
@@ -40,7 +65,11 @@ def run_async(main: Coroutine[object, object, T]) -> T:
     finally:
         for number in handled:
             is_over = stops.count > 0 and number == signal.SIGTERM
-            signal.signal(number, signal.SIG_IGN if is_over else signal.default_int_handler)
+            signal.signal(number, signal.SIG_IGN if is_over else handlers[number])
+
+
+def _interrupts(handler: object) -> bool:
+    return handler is signal.default_int_handler or isinstance(handler, _Interrupt)
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

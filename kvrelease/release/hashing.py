@@ -7,11 +7,11 @@ it. Source: docs/fingerprint.md, which fixes the encoding to the byte.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 import msgspec
 from blake3 import blake3
@@ -23,6 +23,7 @@ from kvrelease.release.canonical import frame
 from kvrelease.release.sampling import BLOCK_BYTES, sampler_of
 from kvrelease.release.source import FileIdentity, Reader
 from kvrelease.release.weights import StoredTensor, WeightFile
+from kvrelease.release.workers import require_wanted, run_workers
 
 _GLANCE_BYTES = 64  # enough to tell nearly every chunk from one of zeros without a copy
 # A few threads saturate a local disk; more only help network file systems, and --jobs can ask for them.
@@ -43,10 +44,6 @@ class Payload(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     sample: str
     is_zero: bool
-
-
-class _Cancelled(Exception):
-    """Another thread failed, so this one's work is of no use any more."""
 
 
 def default_jobs(*, is_remote: bool = False) -> int:
@@ -83,21 +80,19 @@ def hash_tensors(
     tensors = [(number, tensor) for number, file in enumerate(files) for tensor in file.tensors]
     total_bytes = sum(tensor.size_bytes for _, tensor in tensors)
     done_bytes = 0
-    lock, stop = threading.Lock(), threading.Event()
+    lock = threading.Lock()
 
     def advance(count: int) -> None:
         nonlocal done_bytes
-        if stop.is_set():
-            raise _Cancelled
+        require_wanted()
         with lock:
             done_bytes += count
             progress(ProgressEvent(stage="hashing", done=done_bytes, total=total_bytes, unit="bytes"))
 
-    # Largest first: a big embedding started last would leave the other threads idle at the end.
-    order = deque(sorted(range(len(tensors)), key=lambda index: -tensors[index][1].size_bytes))
+    order = deque(_order([file.tensors for file in files]))
     found: dict[int, Payload] = {}
 
-    def hash_some(readers: Sequence[Reader]) -> None:
+    def hash_some() -> None:
         buffer = bytearray()
         while True:
             try:
@@ -105,41 +100,83 @@ def hash_tensors(
             except IndexError:  # all are taken
                 return
             number, tensor = tensors[index]
-            chunk_bytes = readers[number].chunk_bytes // BLOCK_BYTES * BLOCK_BYTES  # so that no sample lies in two
-            if len(buffer) != chunk_bytes:
-                buffer = bytearray(chunk_bytes)
-            found[index] = _hash_one(readers[number], tensor, buffer, advance)
+            with open_files.reader(number) as reader:
+                chunk_bytes = reader.chunk_bytes // BLOCK_BYTES * BLOCK_BYTES  # so that no sample lies in two
+                if len(buffer) != chunk_bytes:
+                    buffer = bytearray(chunk_bytes)
+                found[index] = _hash_one(reader, tensor, buffer, advance)
 
-    with opened(files) as readers, ThreadPoolExecutor(max_workers=min(jobs, len(tensors)) or 1) as pool:
-        futures = [pool.submit(hash_some, readers) for _ in range(min(jobs, len(tensors)))]
-        try:
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            for future in done:
-                future.result()
-        except BaseException:
-            stop.set()
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+    with contextlib.closing(_OpenFiles(files)) as open_files:
+        run_workers(hash_some, count=min(jobs, len(tensors)))
+    for file in files:
+        require_unchanged(file, file.file.identity())
     return tuple(found[index] for index in range(len(tensors)))
 
 
+def _order(files: Sequence[Sequence[StoredTensor]]) -> list[int]:
+    """Indices of all tensors, in the order in which they are hashed.
+
+    File by file, so that few are open at a time. Largest first: a big embedding started last would leave the other
+    threads idle at the end.
+    """
+    begins = list(itertools.accumulate((len(tensors) for tensors in files), initial=0))
+    by_file = [sorted(enumerate(tensors, begin), key=_size) for begin, tensors in zip(begins, files, strict=False)]
+    return [index for tensors in sorted(filter(None, by_file), key=lambda one: _size(one[0])) for index, _ in tensors]
+
+
+def _size(numbered: tuple[int, StoredTensor]) -> int:
+    return -numbered[1].size_bytes
+
+
+class _OpenFiles:
+    """Files, each open from the first use of one of its tensors to the last."""
+
+    def __init__(self, files: Sequence[WeightFile]) -> None:
+        self._files = files
+        self._left = [len(file.tensors) for file in files]
+        self._locks = [threading.Lock() for _ in files]
+        self._open: dict[int, tuple[contextlib.ExitStack, Reader]] = {}
+
+    @contextlib.contextmanager
+    def reader(self, number: int) -> Iterator[Reader]:
+        """A file, for one of its tensors.
+
+        Raises:
+            InputError: it cannot be read, or changed since its header was read.
+            ServiceError: the store did not answer properly.
+        """
+        with self._locks[number]:
+            if number not in self._open:
+                with contextlib.ExitStack() as stack:
+                    reader = stack.enter_context(self._files[number].file.open())
+                    require_unchanged(self._files[number], reader.identity)
+                    self._open[number] = stack.pop_all(), reader
+            _, reader = self._open[number]
+        yield reader
+        with self._locks[number]:
+            self._left[number] -= 1
+            if self._left[number] == 0:
+                self._open.pop(number)[0].close()
+
+    def close(self) -> None:
+        """Closes what an error left open."""
+        while self._open:
+            _, (stack, _) = self._open.popitem()
+            stack.close()
+
+
 @contextlib.contextmanager
-def opened(files: Sequence[WeightFile]) -> Iterator[list[Reader]]:
-    """The files, open; on leaving without an error, proof that none changed meanwhile.
+def opened(file: WeightFile) -> Iterator[Reader]:
+    """A file, open; on leaving without an error, proof that it did not change meanwhile.
 
     Raises:
-        InputError: a file cannot be read, or changed since its header was read.
+        InputError: it cannot be read, or changed since its header was read.
         ServiceError: the store did not answer properly.
     """
-    with contextlib.ExitStack() as stack:
-        readers = []
-        for file in files:
-            reader = stack.enter_context(file.file.open())
-            require_unchanged(file, reader.identity)
-            readers.append(reader)
-        yield readers
-        for file in files:
-            require_unchanged(file, file.file.identity())
+    with file.file.open() as reader:
+        require_unchanged(file, reader.identity)
+        yield reader
+        require_unchanged(file, file.file.identity())
 
 
 def require_unchanged(file: WeightFile, now: FileIdentity) -> None:

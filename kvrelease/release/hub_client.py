@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -31,6 +30,7 @@ from kvrelease.release.hub_reply import (
     translate,
 )
 from kvrelease.release.small_files import MAX_JSON_BYTES
+from kvrelease.release.workers import pause
 
 _TIMEOUT_S = 30.0
 # A name is asked for twice, so that a wrong address is told soon; a range in the middle of 100 GB is worth a wait.
@@ -114,7 +114,7 @@ class HubClient:
             except Refused as error:
                 if error.status is None or (error.status != 429 and error.status < 500):
                     raise
-            time.sleep(wait_s)
+            pause(wait_s)
             wait_s *= 2
         return ask()
 

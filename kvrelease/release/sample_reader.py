@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Sequence
 
 from kvrelease.progress import Progress, ProgressEvent, silent
 from kvrelease.release.hashing import fill, opened
 from kvrelease.release.sampling import BLOCK_BYTES, WHOLE_BYTES, sampler_of
 from kvrelease.release.source import Reader
 from kvrelease.release.weights import StoredTensor, WeightFile
+from kvrelease.release.workers import require_wanted, run_workers
 
 # Small tensors that lie side by side (norms, scales) are read in one go, up to so many bytes.
 _RUN_BYTES = 256 * 1024
@@ -43,8 +44,8 @@ def sample_tensors(
 
     def read(file: WeightFile) -> list[str]:
         nonlocal done
-        with opened([file]) as readers:
-            digests = sample_file(file, readers[0])
+        with opened(file) as reader:
+            digests = sample_file(file, reader)
         with lock:
             done += 1
             progress(ProgressEvent(stage="sampling", done=done, total=len(files), unit="files"))
@@ -60,14 +61,20 @@ def sample_tensors(
     return tuple(digests)
 
 
-def _in_threads(read: Callable[[WeightFile], list[str]], files: Sequence[WeightFile], *, jobs: int) -> Iterator[str]:
-    with ThreadPoolExecutor(max_workers=min(jobs, len(files))) as pool:
-        try:
-            for digests in pool.map(read, files):
-                yield from digests
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+def _in_threads(read: Callable[[WeightFile], list[str]], files: Sequence[WeightFile], *, jobs: int) -> list[str]:
+    order, found = deque(enumerate(files)), dict[int, list[str]]()
+
+    def read_some() -> None:
+        while True:
+            require_wanted()
+            try:
+                number, file = order.popleft()
+            except IndexError:  # all are taken
+                return
+            found[number] = read(file)
+
+    run_workers(read_some, count=min(jobs, len(files)))
+    return [digest for number in range(len(files)) for digest in found[number]]
 
 
 def sample_file(file: WeightFile, reader: Reader) -> list[str]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kvrelease import __version__, artifacts
@@ -19,6 +20,8 @@ from kvrelease.verify.judge import VerifyReport
 from kvrelease.verify.record import Record
 from tests.cli.shell import COMMAND, Releases, finish, start
 from tests.engines.scripted import Break, ScriptedEngine
+from tests.release.builders import write_release
+from tests.release.hub_server import serve_hub
 
 DEADLINE_S = 30.0
 
@@ -101,6 +104,44 @@ def test_sigterm_stops_a_background_job_whose_shell_ignores_ctrl_c(releases: Rel
         _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130, err
     assert artifacts.read(workdir / "r.json", Record).interrupted
+
+
+def test_a_store_that_hangs_keeps_nobody_waiting(workdir: Path) -> None:
+    """Threads wait for a server that never answers; neither Ctrl-C nor SIGTERM waits for them."""
+    weights = {f"model.layers.0.{name}.weight": np.ones((512, 512), np.float32) for name in "abcdef"}
+    environment = {**os.environ, "HF_HUB_CACHE": str(workdir / "hub"), "NO_PROXY": "127.0.0.1"}
+    with serve_hub() as hub:
+        hub.push("acme/support", write_release(workdir / "m", weights))
+        hub.stalls = True
+        environment["HF_ENDPOINT"] = hub.endpoint
+        processes = [start("fingerprint", "hf:acme/support", "--jobs", "3", env=environment) for _ in range(2)]
+        try:
+            for _ in range(2 * 3):
+                assert hub.stalled.acquire(timeout=DEADLINE_S), [process.poll() for process in processes]
+            told = time.monotonic()
+            for process, number in zip(processes, (signal.SIGINT, signal.SIGTERM), strict=True):
+                process.send_signal(number)
+            results = [process.communicate(timeout=DEADLINE_S) for process in processes]
+            assert time.monotonic() - told < 5.0  # half a second, on a machine that does nothing else
+        finally:
+            for process in processes:
+                process.kill()
+    assert [process.returncode for process in processes] == [130, 130], results
+    assert [(out, err.splitlines()[-1], "Traceback" in err) for out, err in results] == [("", "interrupted", False)] * 2
+
+
+def test_a_second_signal_ends_the_program_at_once_whatever_it_is_doing() -> None:
+    code = (
+        "import os, signal, threading\n"
+        "from kvrelease.cli.interrupt import treat_termination_as_interrupt\n"
+        "treat_termination_as_interrupt()\n"
+        "try:\n    signal.raise_signal(signal.SIGINT)\n"
+        "except KeyboardInterrupt:\n    print('first', flush=True)\n"
+        "try:\n    signal.raise_signal(signal.SIGTERM)\n"
+        "finally:\n    print('never')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "first\n", "")
 
 
 def test_a_reader_that_went_away_changes_no_verdict(releases: Releases) -> None:

@@ -35,6 +35,8 @@ class Hub:
         next_page_host: where lists of files go on, None for this server.
         cut_bytes: each answer of the second host is cut off after so many bytes, as often as `cuts` says.
         expired: the second host refuses once.
+        stalls: the second host never answers for what lies behind the front of a file.
+        stalled: as many requests wait for such an answer.
         requests: (host, path, authorization) of every request.
     """
 
@@ -51,6 +53,9 @@ class Hub:
         self.cut_bytes: int | None = None
         self.cuts = 0
         self.expired = False
+        self.stalls = False
+        self.stalled = threading.Semaphore(0)
+        self.closing = threading.Event()
         self.linked_etag: str | None = None
         self.requests: list[tuple[str, str, str | None]] = []
         self.endpoint = ""
@@ -101,6 +106,7 @@ def serve_hub() -> Iterator[Hub]:
     try:
         yield hub
     finally:
+        hub.closing.set()
         for server, thread in zip(servers, threads, strict=True):
             server.shutdown()
             thread.join()
@@ -200,6 +206,9 @@ def handler_of(hub: Hub, host: str) -> type[BaseHTTPRequestHandler]:
                 self.answer(200, data)
                 return
             begin, end = int(match[1]), min(int(match[2]) + 1, len(data))
+            if hub.stalls and begin > 0:
+                hub.stalled.release()
+                hub.closing.wait()
             self.answer(206, data[begin:end], {"Content-Range": f"bytes {begin}-{end - 1}/{len(data)}"})
 
         def answer(self, status: int, content: bytes, headers: dict[str, str] | None = None) -> None:

@@ -116,4 +116,23 @@ def test_an_interrupt_in_the_callback_ends_all_threads(large: WeightFile) -> Non
 
     with pytest.raises(KeyboardInterrupt):
         hash_tensors([large], jobs=4, progress=interrupt)
-    assert threading.active_count() == 1 or all(not t.name.startswith("ThreadPool") for t in threading.enumerate())
+    assert not [thread for thread in threading.enumerate() if thread.name == "kvrelease-worker"]
+
+
+def test_few_files_are_open_at_a_time(tmp_path: Path) -> None:
+    """A shell allows 256 on some systems, and a release has hundreds of shards."""
+    files = []
+    for number in range(40):
+        path = tmp_path / f"{number}.safetensors"
+        save_file({"a": np.full(9, number, np.uint8), "b": np.full(99, number, np.uint8)}, path)
+        files.append(read_safetensors(local_file(path)))
+    most = 0
+
+    def count(_: ProgressEvent) -> None:
+        nonlocal most
+        open_now = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        most = max(most, sum(name.endswith(".safetensors") for name in open_now))
+
+    payloads = hash_tensors(files, jobs=3, progress=count)
+    assert payloads == tuple(payload for file in files for payload in hash_tensors([file], jobs=1))
+    assert 1 <= most <= 4
