@@ -6,6 +6,7 @@ live beside the concept they describe (`release.fingerprint.Fingerprint`, `verif
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import enum
 import errno
@@ -189,17 +190,24 @@ def read(path: Path, artifact: type[A]) -> A:
     return from_json(data, artifact, source=str(path))
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str, *, follows_links: bool = True) -> None:
     """Puts `text` at `path` so that a reader sees the old file or the new one, never a part.
 
-    A link is followed. A device or a pipe (`/dev/null`, a shell's `>(…)`) is written to, never replaced.
+    A device or a pipe (`/dev/null`, a shell's `>(…)`) is written to, never replaced.
+
+    Args:
+        path: of the file.
+        text: its new content.
+        follows_links: a link at `path` leads to the file that is meant; else the link itself is replaced.
 
     Raises:
         InputError: the directory is missing, read-only or full; an existing file is untouched.
     """
     data = text.encode("utf-8", errors="backslashreplace")
     try:
-        if path.exists() and not path.is_file():
+        if not follows_links:
+            _replace(path.parent.resolve() / path.name, data)
+        elif path.exists() and not path.is_file():
             path.write_bytes(data)
         else:
             _replace(path.resolve(), data)
@@ -232,19 +240,25 @@ def _require_content(path: Path, data: bytes) -> None:
 
 
 def _mode_of(target: Path) -> int:
-    """The mode of the file that is replaced, else what the umask leaves of a new file."""
-    try:
-        return stat.S_IMODE(target.stat().st_mode)
-    except FileNotFoundError:
-        mask = os.umask(0o077)  # can only be read by setting it
-        os.umask(mask)
-        return 0o666 & ~mask
+    """The mode of the file that is replaced, else (a link, which has none) what the umask leaves of a new file."""
+    with contextlib.suppress(FileNotFoundError):
+        mode = target.lstat().st_mode
+        if not stat.S_ISLNK(mode):
+            return stat.S_IMODE(mode)
+    mask = os.umask(0o077)  # can only be read by setting it
+    os.umask(mask)
+    return 0o666 & ~mask
 
 
-def write(path: Path, artifact: Artifact) -> None:
+def write(path: Path, artifact: Artifact, *, follows_links: bool = True) -> None:
     """Saves an artifact atomically; what is on disk is known to be valid.
+
+    Args:
+        path: of the file.
+        artifact: its new content.
+        follows_links: as in `write_atomically`.
 
     Raises:
         InputError: it could not be written.
     """
-    write_atomically(path, to_json(artifact))
+    write_atomically(path, to_json(artifact), follows_links=follows_links)

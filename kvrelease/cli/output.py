@@ -40,8 +40,13 @@ def choose_format(wanted: Format | None, output: Path | None) -> Format:
     return _format_of(wanted, output)
 
 
-def require_writable(path: Path, *, option: str) -> None:
+def require_writable(path: Path, *, option: str, follows_links: bool = True) -> None:
     """Checks before the work what would lose its result after it.
+
+    Args:
+        path: to be written.
+        option: that named it.
+        follows_links: as in `artifacts.write_atomically`.
 
     Raises:
         UsageError: the directory is missing or read-only, or the path is a directory.
@@ -53,7 +58,7 @@ def require_writable(path: Path, *, option: str) -> None:
         raise UsageError(f"{option} {path}: no such directory {directory}")
     if path.exists() and not path.is_file():
         return  # a device or a pipe, written to and not replaced
-    directory = path.resolve().parent
+    directory = path.resolve().parent if follows_links else directory
     if not os.access(directory, os.W_OK):
         raise UsageError(f"{option} {path}: nothing can be written to {directory}", hint="name another directory")
 
@@ -98,12 +103,12 @@ def deliver(
     return code
 
 
-def save(artifact: Artifact, path: Path) -> ExitCode:
+def save(artifact: Artifact, path: Path, *, follows_links: bool = True) -> ExitCode:
     """Writes a second artifact beside the result; when that fails it is told, and the result is not lost."""
     from kvrelease import artifacts  # noqa: PLC0415 - late, as above
 
     try:
-        artifacts.write(path, artifact)
+        artifacts.write(path, artifact, follows_links=follows_links)
     except InputError as error:
         say_error(error)
         return error.exit_code

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvrelease.errors import NotFound, UnsupportedRelease
+from kvrelease.errors import NotFound, UnsupportedRelease, UsageError
 from kvrelease.release.hub_cache import open_in_cache
 from kvrelease.release.local_source import LocalFile, is_link, open_directory, open_single_file, path_exists
 from kvrelease.release.source import Source, SourceFile
@@ -29,10 +29,11 @@ def open_source(what: str | Path) -> Source:
     Raises:
         NotFound: nothing is there.
         UnsupportedRelease: something is there that can be no release.
-        UsageError: an address of no known form.
+        UsageError: an address of no known form, or an empty one.
         MissingExtra: a library for such addresses is not installed.
         ServiceError: the store did not answer properly.
     """
+    require_named(what)
     if str(what).startswith(HUB_PREFIX):
         from kvrelease.release.hub_source import hub_settings, open_hub, parse_hub_address
 
@@ -56,6 +57,19 @@ def open_source(what: str | Path) -> Source:
     return open_single_file(path)
 
 
+def require_named(what: str | Path) -> None:
+    """Refuses an empty address, which a path library would take for the working directory.
+
+    Raises:
+        UsageError: it is empty.
+    """
+    if not str(what).strip():
+        raise UsageError(
+            "no release is named: its address is empty",
+            hint="write . for the working directory; an unset variable in a pipeline reads as an empty word",
+        )
+
+
 def open_saved(what: str | Path) -> SourceFile | None:
     """The saved fingerprint that an address names; None where it names a release.
 
@@ -63,6 +77,7 @@ def open_saved(what: str | Path) -> SourceFile | None:
         UsageError: an address of no known form.
         MissingExtra: a library for such addresses is not installed.
     """
+    require_named(what)
     path = Path(what)
     if path.suffix != ".json" or str(what).startswith(HUB_PREFIX):
         return None

@@ -19,6 +19,7 @@ from pathlib import PurePosixPath
 import msgspec
 
 from kvrelease.errors import DamagedFile, InputError, NotFound, UnsupportedRelease
+from kvrelease.printable import is_utf8
 from kvrelease.release.safetensors import read_safetensors
 from kvrelease.release.small_files import read_json_object
 from kvrelease.release.source import Source, SourceFile
@@ -75,10 +76,21 @@ def release_file(file: SourceFile, role: FileRole) -> ReleaseFile:
     """The row of a file.
 
     Raises:
-        InputError: it is absent, or no regular file.
+        InputError: it is absent, no regular file, or of a name that neither digests nor artifacts can hold.
         ServiceError: the store did not answer properly.
     """
-    return ReleaseFile(path=file.name, bytes=file.identity().size_bytes, role=role)
+    return row_of(file, role, size_bytes=file.identity().size_bytes)
+
+
+def row_of(file: SourceFile, role: FileRole, *, size_bytes: int) -> ReleaseFile:
+    """The row of a file whose size is known.
+
+    Raises:
+        InputError: neither digests nor artifacts can hold its name.
+    """
+    if not is_utf8(file.name):
+        raise InputError(f"reading {file.where}: its name is not valid UTF-8", hint="rename that file")
+    return ReleaseFile(path=file.name, bytes=size_bytes, role=role)
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):

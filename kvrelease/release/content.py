@@ -9,7 +9,7 @@ from blake3 import blake3
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import NotFound
-from kvrelease.release.checkpoint import Checkpoint, FileRole, ReleaseFile, read_checkpoint, release_file
+from kvrelease.release.checkpoint import Checkpoint, FileRole, ReleaseFile, read_checkpoint, release_file, row_of
 from kvrelease.release.gguf_model import holds_gguf, read_gguf_model
 from kvrelease.release.impact import ALL_RULE, Rule, rule_for, rule_without
 from kvrelease.release.model_config import CONFIG_NAME, ModelConfig, read_model_config
@@ -118,8 +118,7 @@ def _read_gguf(source: Source) -> Content:
 
 def _weight_files(checkpoint: Checkpoint) -> list[ReleaseFile]:
     return [
-        ReleaseFile(path=weights.file.name, bytes=weights.identity.size_bytes, role=FileRole.WEIGHTS)
-        for weights in checkpoint.files
+        row_of(weights.file, FileRole.WEIGHTS, size_bytes=weights.identity.size_bytes) for weights in checkpoint.files
     ]
 
 

@@ -44,6 +44,32 @@ def test_no_such_directory(kv: Kv, releases: Releases, command: list[str]) -> No
     assert "models/none" in text
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["fingerprint"],
+        ["fingerprint", "--publish"],
+        ["fingerprint", "--check"],
+        ["diff", "new.json"],
+        ["namespace", "--engine", "vllm"],
+    ],
+)
+def test_an_empty_name_is_not_the_working_directory(
+    kv: Kv, releases: Releases, workdir: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a variable that a pipeline did not set; the release that lies there is none that anybody named."""
+    shutil.copytree(releases.directory, workdir / "m")
+    monkeypatch.chdir(workdir / "m")
+    parts = [str(releases.new) if part == "new.json" else part for part in command]
+    assert "no release is named" in told(kv(*parts, ""), code=2)
+    assert not Path("kvrelease.json").exists()
+
+
+def test_an_empty_name_of_an_option_is_not_the_working_directory(kv: Kv, releases: Releases) -> None:
+    for argv in (["--adapter", ""], ["--against", ""]):
+        told(kv("fingerprint", releases.directory, *argv), code=2)
+
+
 def test_an_empty_directory(kv: Kv, workdir: Path) -> None:
     (workdir / "empty").mkdir()
     assert "empty" in told(kv("fingerprint", "empty"), code=4)

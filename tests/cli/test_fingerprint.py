@@ -194,6 +194,42 @@ def test_a_directory_that_cannot_be_written_is_refused(model: Path, tmp_path: Pa
     assert "--publish m/kvrelease.json: nothing can be written to" in done.stderr
 
 
+NOT_UTF8 = os.fsdecode(b"m\xff")
+
+
+@pytest.mark.parametrize("argv", [["--publish"], ["--format", "json"], ["-o", "r.json"]])
+def test_a_name_that_no_artifact_can_hold_is_told_before_anything_is_hashed(
+    kv: Kv, model: Path, argv: list[str]
+) -> None:
+    (model / "model.safetensors").write_bytes(b"damaged, if anybody looked")
+    model.rename(NOT_UTF8)
+    result = kv("fingerprint", NOT_UTF8, *argv)
+    assert (result.code, "not valid UTF-8" in result.errors[0]) == (4, True)
+    assert "next: rename" in result.err
+    assert not Path("r.json").exists()
+
+
+def test_a_directory_of_a_name_that_no_artifact_can_hold_has_another_where_one_stands_in_it(
+    kv: Kv, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model.rename(NOT_UTF8)
+    monkeypatch.chdir(NOT_UTF8)
+    assert kv("fingerprint", ".", "--publish").code == 4
+    assert kv("fingerprint", ".", "--publish", "--name", "support").code == 0
+
+
+def test_a_published_fingerprint_that_is_a_link_is_replaced_not_what_it_leads_to(kv: Kv, model: Path) -> None:
+    """As in the Hub's cache, whose blobs are named after their content, of a repository that has such a file."""
+    blob = Path("blob")
+    blob.write_text("what the repository says")
+    (model / "kvrelease.json").symlink_to(blob.absolute())
+    assert kv("fingerprint", "m", "--publish").code == 0
+    assert blob.read_text() == "what the repository says"
+    assert not (model / "kvrelease.json").is_symlink()
+    assert artifacts.read(model / "kvrelease.json", Fingerprint).digests == load_release(model).digests
+    assert kv("fingerprint", "m", "--check").code == 0
+
+
 # --- checking ---
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from kvrelease import artifacts
 from kvrelease.errors import InputError
 from kvrelease.release.address import open_source
-from kvrelease.release.fingerprint import Fingerprint, fingerprint_source
+from kvrelease.release.fingerprint import Fingerprint, fingerprint_source, load_release
 from kvrelease.release.local_source import LocalFile, LocalReader, LocalSource
 from kvrelease.release.read_files import is_read
 from tests.release.adapters import write_adapter
@@ -132,3 +133,26 @@ def test_what_is_opened_of_an_adapter_is_on_the_list(tmp_path: Path) -> None:
     fingerprint_adapter(source)
     assert source.opened == {"adapter_config.json", "adapter_model.safetensors"}
     assert all(map(is_read, source.opened))
+
+
+@pytest.mark.parametrize(
+    "name", ["\udcff.tiktoken", "additional_chat_templates/\udcff.jinja", "\udcff.py", "\udcff.safetensors"]
+)
+def test_a_file_that_counts_and_whose_name_no_digest_can_hold_is_refused(model: Path, name: str) -> None:
+    (model / name).parent.mkdir(exist_ok=True)
+    if name.endswith(".safetensors"):
+        (model / "model.safetensors").rename(model / name)
+    else:
+        (model / name).write_text("x")
+    with pytest.raises(InputError, match=r"\\udcff.*: its name is not valid UTF-8") as caught:
+        load_release(model)
+    assert caught.value.hint == "rename that file"
+
+
+def test_a_name_that_no_digest_can_hold_harms_nobody_where_the_file_does_not_count(model: Path) -> None:
+    expected = load_release(model)
+    for name in ("README\udcff", "old\udcff.bin", "pytorch_model\udcff.bin"):
+        (model / name).touch()
+    found = load_release(model)
+    assert (found.digests, found.files) == (expected.digests, expected.files)
+    assert artifacts.from_json(artifacts.to_json(found).encode(), Fingerprint, source="") == found

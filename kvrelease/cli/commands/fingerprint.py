@@ -22,7 +22,7 @@ from kvrelease.cli.options import (
 from kvrelease.cli.outcome import exit_code
 from kvrelease.cli.output import Format, choose_format, deliver, require_writable, save
 from kvrelease.cli.session import adapter_sources, open_memo
-from kvrelease.errors import ExitCode, NotFound, UnsupportedRelease, UsageError, worst
+from kvrelease.errors import ExitCode, InputError, NotFound, UnsupportedRelease, UsageError, worst
 from kvrelease.release.mode import Mode
 
 if TYPE_CHECKING:
@@ -86,11 +86,15 @@ def fingerprint(
     Example: kvrelease fingerprint ./models/v1.3 -o v1.3.json
     """
     from kvrelease.release.adapted import with_adapters
+    from kvrelease.release.address import require_named
     from kvrelease.release.check import check_release
     from kvrelease.release.fingerprint import load_release
     from kvrelease.report.fingerprint import fingerprint_document
 
-    choose_format(form, output)
+    require_named(model)
+    chosen = choose_format(form, output)
+    if publish or chosen is Format.JSON:
+        _require_nameable(model, *(adapter or ()), name=name)
     place = _place_to_publish(model, mode=mode) if publish else None
     is_check = check or against is not None
     if publish and is_check:
@@ -118,10 +122,27 @@ def fingerprint(
         return _deliver_check(check_release(published, found), wanted=form, output=output)
     code = deliver(found, lambda: fingerprint_document(found), wanted=form, output=output)
     if place is not None:
-        code = worst((code, save(found, place)))
+        code = worst((code, save(found, place, follows_links=False)))
         if code is ExitCode.OK:
             console.say(f"published: {place}")
     return code
+
+
+def _require_nameable(*sources: str, name: str | None) -> None:
+    """Checks that an artifact can hold the addresses and the name of a release; before gigabytes are hashed.
+
+    Raises:
+        InputError: it cannot.
+    """
+    from kvrelease.printable import is_utf8
+
+    names = [*sources, Path(sources[0]).resolve().name if name is None else name]
+    wrong = next((text for text in names if not is_utf8(text)), None)
+    if wrong is not None:
+        raise InputError(
+            f"reading {sources[0]}: an artifact cannot hold the name {wrong!r}, which is not valid UTF-8",
+            hint="rename that file or directory",
+        )
 
 
 def _place_to_publish(model: str, *, mode: Mode) -> Path:
@@ -144,7 +165,8 @@ def _place_to_publish(model: str, *, mode: Mode) -> Path:
             hint="save the fingerprint with --output FILE instead",
         )
     place = Path(model) / PUBLISHED_NAME
-    require_writable(place, option="--publish")
+    # The Hub's cache keeps links to files named after their content: a link is replaced, never what it leads to.
+    require_writable(place, option="--publish", follows_links=False)
     return place
 
 
