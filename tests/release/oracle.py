@@ -208,7 +208,8 @@ def cached(model: Any) -> list[list[Any]] | None:
     if model is None:
         return None
     make_cache: Any = DynamicCache
-    hybrid = "linear_attention" in (getattr(model.config, "layer_types", None) or [])
+    kinds = getattr(model.config, "layer_types", None) or []
+    hybrid = any(kind in ("linear_attention", "conv") for kind in kinds)
     cache = make_cache(config=model.config) if hybrid else make_cache()
     with _quietly(), torch.no_grad():
         try:

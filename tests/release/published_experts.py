@@ -1,4 +1,4 @@
-"""`config.json` of models with experts, as they are published."""
+"""`config.json` of models with experts, and of hybrids, as they are published."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kvrelease.artifacts import JsonObject
 
 # Mixtral 8x7B Instruct v0.1, Qwen1.5-MoE A2.7B, Qwen2 57B A14B Instruct, Qwen3 30B A3B, DeepSeek V2 Lite, V3 (without
 # `auto_map`, under which no rule applies), gpt-oss 20B, Qwen3-Next 80B A3B Instruct, GLM-4.5 Air, OLMoE 1B 7B 0924,
-# Granite 3.1 1B A400M Instruct.
+# Granite 3.1 1B A400M Instruct, LFM2 1.2B.
 PUBLISHED_EXPERTS: dict[str, JsonObject] = {
     "mixtral-8x7b": {
         "architectures": ["MixtralForCausalLM"],
@@ -438,5 +438,42 @@ PUBLISHED_EXPERTS: dict[str, JsonObject] = {
         "transformers_version": "4.47.0",
         "use_cache": True,
         "vocab_size": 49155,
+    },
+    "lfm2-1.2b": {
+        "architectures": ["Lfm2ForCausalLM"],
+        "block_auto_adjust_ff_dim": True,
+        "block_dim": 2048,
+        "block_ff_dim": 12288,
+        "block_ffn_dim_multiplier": 1.0,
+        "block_mlp_init_scale": 1.0,
+        "block_multiple_of": 256,
+        "block_norm_eps": 1e-05,
+        "block_out_init_scale": 1.0,
+        "block_use_swiglu": True,
+        "block_use_xavier_init": True,
+        "bos_token_id": 1,
+        "conv_L_cache": 3,
+        "conv_bias": False,
+        "conv_dim": 2048,
+        "conv_dim_out": 2048,
+        "conv_use_xavier_init": True,
+        "eos_token_id": 7,
+        "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+        "hidden_size": 2048,
+        "initializer_range": 0.02,
+        "max_position_embeddings": 128000,
+        "model_type": "lfm2",
+        "norm_eps": 1e-05,
+        "num_attention_heads": 32,
+        "num_heads": 32,
+        "num_hidden_layers": 16,
+        "num_key_value_heads": 8,
+        "pad_token_id": 0,
+        "rope_theta": 1000000.0,
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.54.0.dev0",
+        "use_cache": True,
+        "use_pos_enc": True,
+        "vocab_size": 65536,
     },
 }

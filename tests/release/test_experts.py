@@ -1,4 +1,4 @@
-"""Names of models with experts: as published, as stacked, as quantised."""
+"""Names and keys of models with experts, and of hybrids: as published, as stacked, as quantised."""
 
 from __future__ import annotations
 
@@ -159,6 +159,13 @@ PROJECTIONS: dict[str, dict[str, int]] = {
         "block_sparse_moe.router.layer": NEXT,
         "self_attn.v_proj": OWN,
     },
+    "lfm2-1.2b": {
+        "conv.in_proj": OWN,
+        "conv.out_proj": NEXT,
+        "feed_forward.w2": NEXT,
+        "self_attn.k_proj": OWN,
+        "self_attn.out_proj": NEXT,
+    },
 }
 # Engines make one matrix of K and this one.
 WITH_KEY = {
@@ -187,7 +194,7 @@ def test_projections_that_are_not_quantised_hold_weights_and_biases_alone(model:
         assert not tensor_impact(f"model.layers.1.{projection}.weight_scale", rule).is_known
 
 
-@pytest.mark.parametrize("model", PROJECTIONS)
+@pytest.mark.parametrize("model", [model for model in PROJECTIONS if model != "lfm2-1.2b"])
 @pytest.mark.parametrize(
     "tensor",
     [
@@ -256,6 +263,9 @@ def test_the_query_of_a_quantised_model_counts_as_key(model: str) -> None:
         ("qwen3-next-80b-a3b", "linear_attn.norm.weight", NEXT),
         ("qwen3-next-80b-a3b", "self_attn.q_norm.weight", NEXT),
         ("qwen3-next-80b-a3b", "self_attn.k_norm.weight", OWN),
+        ("lfm2-1.2b", "conv.conv.weight", NEXT),
+        ("lfm2-1.2b", "operator_norm.weight", OWN),
+        ("lfm2-1.2b", "ffn_norm.weight", NEXT),
     ],
 )
 def test_what_is_published_besides_projections(model: str, tensor: str, first_layer: int) -> None:
@@ -343,6 +353,9 @@ def test_two_names_of_the_number_of_experts_are_one(model: str, one: str, other:
         ("deepseek-v3", {"num_key_value_heads": None}, {}),
         ("glm-4.5-air", {"partial_rotary_factor": ABSENT}, {}),
         ("olmoe-1b-7b", {"num_key_value_heads": None}, {}),
+        ("lfm2-1.2b", {"tie_embedding": True}, {"tie_word_embeddings": True}),
+        ("lfm2-1.2b", {"block_ff_dim": ABSENT, "intermediate_size": 12288}, {}),
+        ("lfm2-1.2b", {"full_attn_idxs": list(range(16))}, {"full_attn_idxs": None}),
     ],
 )
 def test_two_ways_to_say_one_thing_are_equal(model: str, stated: JsonObject, meant: JsonObject) -> None:
@@ -368,6 +381,13 @@ def test_two_ways_to_say_one_thing_are_equal(model: str, stated: JsonObject, mea
 )
 def test_another_way_to_choose_experts_or_layers_is_another_configuration(model: str, change: JsonObject) -> None:
     assert entries(model, change) != entries(model, {})
+
+
+def test_a_model_that_contradicts_itself_about_tied_embeddings_has_no_rule() -> None:
+    raw = {**PUBLISHED_EXPERTS["lfm2-1.2b"], "tie_embedding": True, "tie_word_embeddings": False}
+    rule = rule_for(canonical_config(raw))
+    assert rule.name == ALL_RULE
+    assert "contradicts itself about tied embeddings" in str(rule.reason)
 
 
 @pytest.mark.parametrize("interval", [0, -1, "four", None, True, 10**9])

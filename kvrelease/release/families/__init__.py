@@ -11,6 +11,7 @@ from kvrelease.release.families.gemma3 import GEMMA3
 from kvrelease.release.families.glm_moe import GLM_MOE
 from kvrelease.release.families.gpt_oss import GPT_OSS
 from kvrelease.release.families.granite_moe import GRANITE_MOE
+from kvrelease.release.families.lfm2 import LFM2
 from kvrelease.release.families.llama import LLAMA
 from kvrelease.release.families.mixtral import MIXTRAL
 from kvrelease.release.families.olmoe import OLMOE
@@ -25,6 +26,7 @@ FAMILIES: tuple[Family, ...] = (
     GLM_MOE,
     GPT_OSS,
     GRANITE_MOE,
+    LFM2,
     MIXTRAL,
     OLMOE,
     QWEN3_NEXT,

@@ -67,6 +67,11 @@ _QWEN3_NEXT: JsonObject = {
     "linear_value_head_dim": 4,
     "shared_expert_intermediate_size": 20,
 }
+_LFM2: JsonObject = {
+    **{key: value for key, value in _SIZES.items() if key != "num_experts_per_tok"},
+    "block_auto_adjust_ff_dim": False,
+}
+_SHORT_CONV_ROPE: dict[str, tuple[object, ...]] = {"rope_parameters": _ROPE["rope_parameters"]}
 
 EXPERT_CASES = (
     Case(label="Mixtral", model_type="mixtral", config={**_SIZES, "num_local_experts": 4}, alternatives=_ROPE),
@@ -165,5 +170,22 @@ EXPERT_CASES = (
         model_type="granitemoe",
         config={**_SIZES, "num_local_experts": 4, "embedding_multiplier": 2.0, "residual_multiplier": 0.5},
         alternatives=_ROPE,
+    ),
+    Case(
+        label="LFM2",
+        model_type="lfm2",
+        config={**_LFM2, "layer_types": ["conv", "full_attention", "conv"]},
+        alternatives=_SHORT_CONV_ROPE,
+    ),
+    Case(
+        label="LFM2, biases, untied",
+        model_type="lfm2",
+        config={
+            **_LFM2,
+            "layer_types": ["full_attention", "conv", "full_attention"],
+            "conv_bias": True,
+            "tie_word_embeddings": False,
+        },
+        alternatives=_SHORT_CONV_ROPE,
     ),
 )
