@@ -59,6 +59,9 @@ class Outcome(enum.Enum):
     UNFIT = "unfit"  # the stored tensors do not fit the changed configuration: there is no such release to measure
 
 
+# What transformers raises where a configuration is none, or the tensors have other shapes.
+_NO_SUCH_MODEL = (AssertionError, AttributeError, RuntimeError, TypeError, ValueError, ZeroDivisionError)
+
 UNFIT: Literal["unfit"] = "unfit"
 
 
@@ -126,7 +129,7 @@ class TinyModel:
                 model, found = self.model_class.from_pretrained(
                     self.directory, attn_implementation="eager", output_loading_info=True
                 )
-            except (RuntimeError, ValueError, TypeError, ZeroDivisionError, StrictDataclassError):
+            except (*_NO_SUCH_MODEL, StrictDataclassError):
                 return None  # other shapes, or no such model
         if any(name.startswith(model.base_model_prefix) for name in found["missing_keys"]):
             return None  # transformers invents what is missing
@@ -149,6 +152,13 @@ class TinyModel:
             result = cached(model)
             found.copy_(self.tensors[name])
         return result
+
+    def of_other_configuration(self, raw: JsonObject) -> list[list[Any]] | None:
+        """What the layers cache under it; None where that computes nothing with the tensors that are there."""
+        try:
+            return cached(self.loaded(self.tensors, raw))
+        except _NO_SUCH_MODEL:
+            return None
 
     def answers(self, case: Case, *, only: frozenset[str] | None = None) -> Iterator[Answer]:
         """One for each stored tensor, and one for each key and other value of it.
@@ -179,7 +189,7 @@ class TinyModel:
             yield Answer(
                 what=what,
                 predicted=self._predicted(raw, changed=None),
-                measured=first_change(before, cached(self.loaded(self.tensors, raw))),
+                measured=first_change(before, self.of_other_configuration(raw)),
             )
 
     def _predicted(self, raw: JsonObject, *, changed: str | None) -> int | None:

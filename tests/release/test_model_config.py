@@ -14,6 +14,7 @@ from kvrelease.release.families.family import KeyEffect
 from kvrelease.release.families.llama import LLAMA
 from kvrelease.release.model_config import canonical_config, read_model_config
 from tests.release.builders import config_json, local_file, write_json
+from tests.release.published_dense import PUBLISHED_DENSE
 from tests.release.published_experts import PUBLISHED_EXPERTS
 
 SPECIFICATION = Path(__file__).parents[2] / "docs" / "fingerprint.md"
@@ -159,6 +160,7 @@ PUBLISHED: dict[str, JsonObject] = {
         "vocab_size": 49152,
     },
     **PUBLISHED_EXPERTS,
+    **PUBLISHED_DENSE,
 }
 
 
@@ -174,7 +176,7 @@ def test_saving_again_with_transformers_changes_no_canonical_entry(model: str, t
     AutoConfig.from_pretrained(tmp_path).save_pretrained(tmp_path / "again")
     again = json.loads((tmp_path / "again" / "config.json").read_text())
     assert "torch_dtype" not in again  # the new notation, else this proves nothing
-    assert "rope_parameters" in again
+    assert "rope_theta" not in again
     assert entries(again) == entries(PUBLISHED[model])
 
 

@@ -4,31 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kvrelease.release.families.cohere import COHERE
 from kvrelease.release.families.deepseek import DEEPSEEK
+from kvrelease.release.families.falcon import FALCON
 from kvrelease.release.families.family import Family
 from kvrelease.release.families.gemma import GEMMA
 from kvrelease.release.families.gemma3 import GEMMA3
+from kvrelease.release.families.glm import GLM
 from kvrelease.release.families.glm_moe import GLM_MOE
+from kvrelease.release.families.gpt2 import GPT2
+from kvrelease.release.families.gpt_neox import GPT_NEOX
 from kvrelease.release.families.gpt_oss import GPT_OSS
 from kvrelease.release.families.granite_moe import GRANITE_MOE
 from kvrelease.release.families.lfm2 import LFM2
 from kvrelease.release.families.llama import LLAMA
 from kvrelease.release.families.mixtral import MIXTRAL
+from kvrelease.release.families.olmo import OLMO
 from kvrelease.release.families.olmoe import OLMOE
+from kvrelease.release.families.phi3 import PHI3
 from kvrelease.release.families.qwen3_next import QWEN3_NEXT
 from kvrelease.release.families.qwen_moe import QWEN_MOE
 
 FAMILIES: tuple[Family, ...] = (
     LLAMA,
+    COHERE,
     DEEPSEEK,
+    FALCON,
     GEMMA,
     GEMMA3,
+    GLM,
     GLM_MOE,
+    GPT2,
+    GPT_NEOX,
     GPT_OSS,
     GRANITE_MOE,
     LFM2,
     MIXTRAL,
+    OLMO,
     OLMOE,
+    PHI3,
     QWEN3_NEXT,
     QWEN_MOE,
 )

@@ -62,7 +62,7 @@ _TYPES: Mapping[str, JsonObject] = {
 
 def _derive(entries: JsonObject) -> None:
     """Every second layer of a Gemma 2 is full."""
-    if "layer_types" in entries and entries["layer_types"] is None:
+    if entries["model_type"] == "gemma2" and entries["layer_types"] is None:
         entries["layer_types"] = every_nth_is_full(entries, 2)
 
 

@@ -55,6 +55,8 @@ def unify_rope(
     entries.pop("rope_scaling", None)
     entries["rope_parameters"] = rope
     for key, name in {**spellings, **{key: key for key in _AT_THE_TOP}}.items():
+        if name == "partial_rotary_factor" and default_factor is not None and entries.get(key, name) is None:
+            continue  # null, which some engines take for the default and some for none
         _drop_what_is_said(entries, warnings, key=key, said=rope.get(name))
 
 
@@ -73,6 +75,8 @@ def unify_layered_rope(
     scaling = entries.get("rope_scaling") or {}
     if not isinstance(blocks, dict) or not isinstance(scaling, dict) or not blocks.keys() <= thetas.keys():
         return  # no known notation
+    if "type" in scaling and scaling["type"] != scaling.get("rope_type"):
+        return  # transformers goes by the block's own `rope_type`, which is then the default one
     ropes: JsonObject = {}
     said: dict[str, list[object]] = {}
     for layer_type, (key, theta) in thetas.items():
