@@ -15,15 +15,20 @@ from kvrelease.release.families.glm_moe import GLM_MOE
 from kvrelease.release.families.gpt2 import GPT2
 from kvrelease.release.families.gpt_neox import GPT_NEOX
 from kvrelease.release.families.gpt_oss import GPT_OSS
+from kvrelease.release.families.granite import GRANITE
 from kvrelease.release.families.granite_moe import GRANITE_MOE
 from kvrelease.release.families.lfm2 import LFM2
 from kvrelease.release.families.llama import LLAMA
 from kvrelease.release.families.mixtral import MIXTRAL
 from kvrelease.release.families.olmo import OLMO
 from kvrelease.release.families.olmoe import OLMOE
+from kvrelease.release.families.phi import PHI
 from kvrelease.release.families.phi3 import PHI3
 from kvrelease.release.families.qwen3_next import QWEN3_NEXT
 from kvrelease.release.families.qwen_moe import QWEN_MOE
+from kvrelease.release.families.smollm3 import SMOLLM3
+from kvrelease.release.families.stablelm import STABLELM
+from kvrelease.release.families.starcoder2 import STARCODER2
 
 FAMILIES: tuple[Family, ...] = (
     LLAMA,
@@ -37,14 +42,19 @@ FAMILIES: tuple[Family, ...] = (
     GPT2,
     GPT_NEOX,
     GPT_OSS,
+    GRANITE,
     GRANITE_MOE,
     LFM2,
     MIXTRAL,
     OLMO,
     OLMOE,
+    PHI,
     PHI3,
     QWEN3_NEXT,
     QWEN_MOE,
+    SMOLLM3,
+    STABLELM,
+    STARCODER2,
 )
 
 FAMILY_OF_RULE: Mapping[str, Family] = {family.rule: family for family in FAMILIES}

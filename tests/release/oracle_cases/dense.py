@@ -267,4 +267,40 @@ _GLM = (
     ),
 )
 
-DENSE_CASES = (*_GEMMA, *_PHI3, *_GPT2, *_NEOX, *_FALCON, *_COHERE, *_OLMO, *_GLM)
+_LARGER: JsonObject = {**SIZES, "hidden_size": 32}
+_OTHERS = (
+    Case(
+        label="Granite",
+        model_type="granite",
+        config={**SIZES, "attention_bias": True, "mlp_bias": True},
+        alternatives={**ROPE, **ACTIVATION},
+    ),
+    Case(label="Phi-2", model_type="phi", config=_LARGER, alternatives={**_PART_ROTATED, **ACTIVATION}),
+    Case(
+        label="Phi-2, normed Q and K",
+        model_type="phi",
+        config={**_LARGER, "qk_layernorm": True},
+        alternatives={**_PART_ROTATED, **ACTIVATION},
+    ),
+    Case(
+        label="SmolLM3",
+        model_type="smollm3",
+        config={**_PADDED, "no_rope_layer_interval": 2, "sliding_window": 8, "use_sliding_window": True},
+        alternatives={**ROPE, **ACTIVATION, **_BOTH_FULL, "no_rope_layers": ([1, 1, 1],)},
+    ),
+    Case(label="StableLM", model_type="stablelm", config=_LARGER, alternatives={**_PART_ROTATED, **ACTIVATION}),
+    Case(
+        label="StableLM, parallel, normed Q and K, biases",
+        model_type="stablelm",
+        config={**_LARGER, "use_parallel_residual": True, "qk_layernorm": True, "use_qkv_bias": True},
+        alternatives={**_PART_ROTATED, **ACTIVATION},
+    ),
+    Case(
+        label="StarCoder2",
+        model_type="starcoder2",
+        config={**SIZES, "sliding_window": 8},
+        alternatives={**ROPE, **ACTIVATION},
+    ),
+)
+
+DENSE_CASES = (*_GEMMA, *_PHI3, *_GPT2, *_NEOX, *_FALCON, *_COHERE, *_OLMO, *_GLM, *_OTHERS)
