@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import json
 import tempfile
 import warnings
@@ -135,7 +136,7 @@ class TinyModel:
             return None  # transformers invents what is missing
         return model.eval()
 
-    def after(self, model: Any, name: str, other: Any) -> list[list[Any]] | None:
+    def after(self, model: Any, name: str, other: Any) -> list[list[Any]]:
         """What the layers cache when one stored tensor is another; the model is afterwards what it was.
 
         Where the model holds the very tensor under the name of the file, it is changed in place, which is ten times as
@@ -146,7 +147,9 @@ class TinyModel:
         parameters = dict(model.named_parameters())
         found = parameters.get(name, parameters.get(f"{model.base_model_prefix}.{name}"))
         if found is None or not torch.equal(found, self.tensors[name]):  # converted, tied, or not read at all
-            return cached(self.loaded({**self.tensors, name: other}, self.raw))
+            model = self.loaded({**self.tensors, name: other}, self.raw)
+            assert model is not None, "a tensor of the same shape does not load"
+            return cached(model)
         with torch.no_grad():
             found.copy_(other)
             result = cached(model)
@@ -156,7 +159,8 @@ class TinyModel:
     def of_other_configuration(self, raw: JsonObject) -> list[list[Any]] | None:
         """What the layers cache under it; None where that computes nothing with the tensors that are there."""
         try:
-            return cached(self.loaded(self.tensors, raw))
+            model = self.loaded(self.tensors, raw)
+            return None if model is None else cached(model)
         except _NO_SUCH_MODEL:
             return None
 
@@ -170,8 +174,8 @@ class TinyModel:
         import torch
 
         model = self.loaded(self.tensors, self.raw)
+        assert model is not None, "the tiny model does not load"
         before = cached(model)
-        assert before is not None, "the tiny model does not load"
         for name, tensor in self.tensors.items():
             if only is not None and name not in only:
                 continue
@@ -194,13 +198,17 @@ class TinyModel:
 
     def _predicted(self, raw: JsonObject, *, changed: str | None) -> int | None:
         """The first layer whose digest differs; None where the kv digests are equal."""
-        before, after = self._digests(self.raw, changed=None), self._digests(raw, changed=changed)
+        before, after = self._before, self._digests(raw, changed=changed)
         if before[0] == after[0]:
             return None
         if len(before[1]) != len(after[1]):
             return 0
         pairs = enumerate(zip(before[1], after[1], strict=True))
         return next((layer for layer, (old, new) in pairs if old.digest != new.digest), 0)
+
+    @functools.cached_property
+    def _before(self) -> tuple[str, tuple[Any, ...]]:
+        return self._digests(self.raw, changed=None)
 
     def _digests(self, raw: JsonObject, *, changed: str | None) -> tuple[str, tuple[Any, ...]]:
         config = canonical_config(raw)
@@ -210,13 +218,11 @@ class TinyModel:
         return kv_digests(without_tied_copy(payloads, rule), entries, {}, rule)
 
 
-def cached(model: Any) -> list[list[Any]] | None:
-    """[layers][states] tensors that the layers cache of some tokens; None where there is no model."""
+def cached(model: Any) -> list[list[Any]]:
+    """[layers][states] tensors that the layers of a loaded model cache of some tokens."""
     import torch
     from transformers import DynamicCache
 
-    if model is None:
-        return None
     make_cache: Any = DynamicCache
     kinds = getattr(model.config, "layer_types", None) or []
     hybrid = any(kind in ("linear_attention", "conv") for kind in kinds)

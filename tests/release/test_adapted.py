@@ -19,8 +19,9 @@ from kvrelease.release.fingerprint import Fingerprint, load_release
 from tests.release import naive
 from tests.release.adapters import RECORDED, adapter_json, adapter_tensors, source_of, write_adapter
 from tests.release.builders import config_json, tensors, write_release
+from tests.release.oracle import cached, first_change
 from tests.release.quantized import write_quantized
-from tests.release.test_impact import build, first_change, keys_and_values
+from tests.release.tiny_llama import build_tiny
 
 
 @pytest.fixture
@@ -138,7 +139,7 @@ def test_what_changes_the_kv_of_base_and_adapter_changes_its_name(tmp_path: Path
     config = config_json(torch_dtype=None)
     weights = tensors()
     base = load_release(write_release(tmp_path / "base", weights, config=config))
-    model = build("llama")
+    model = build_tiny()
 
     def kv_of(factors: dict[str, Any], *, alpha: float, scale: float) -> list[Any]:
         with torch.no_grad():
@@ -150,7 +151,7 @@ def test_what_changes_the_kv_of_base_and_adapter_changes_its_name(tmp_path: Path
                     up = factors[f"base_model.model.{module}.lora_B.weight"]
                     weight = weight + alpha / scale * torch.from_numpy(up @ down)
                 model.get_parameter(name).copy_(weight)
-        return keys_and_values(model)
+        return cached(model)
 
     factors = adapter_tensors(["self_attn.k_proj", "mlp.up_proj"], layers=[1, 2])
     settings: JsonChanges = {"target_modules": ["k_proj", "up_proj"], "layers_to_transform": [1, 2]}

@@ -15,6 +15,7 @@ from kvrelease.release.impact import Rule, TensorImpact, rule_for, tensor_impact
 from kvrelease.release.model_config import canonical_config
 from tests.release import naive
 from tests.release.builders import LAYERS
+from tests.release.oracle import cached, first_change
 from tests.release.quantized import (
     CONFIGURATIONS,
     PROJECTIONS,
@@ -27,7 +28,7 @@ from tests.release.quantized import (
     shared_scale,
     write_quantized,
 )
-from tests.release.test_impact import build, first_change, keys_and_values
+from tests.release.tiny_llama import build_tiny
 
 EMULATED = ("gptq", "awq", "fp8", "fp8-block", "pack-quantized")
 
@@ -137,7 +138,7 @@ class Oracle:
 
     def __init__(self, form: str) -> None:
         self.form = form
-        self.model = build("llama", **SIZES)
+        self.model = build_tiny(**SIZES)
 
     def keys_and_values(self, stored: Stored) -> list[Any]:
         """One tensor per layer: what a cache would hold, divided by the KV scales where there are any."""
@@ -146,16 +147,16 @@ class Oracle:
                 self.model.get_submodule(module).weight.copy_(weight)
         hooks = self._static_activations(stored) if self.form == "fp8" else []
         try:
-            cached = keys_and_values(self.model)
+            states = cached(self.model)
         finally:
             for hook in hooks:
                 hook.remove()
-        for layer, pair in enumerate(cached):
+        for layer, pair in enumerate(states):
             for index, side in enumerate("kv"):
                 scale = stored.get(f"model.layers.{layer}.self_attn.{side}_scale")
                 if scale is not None:
                     pair[index] /= scale.float()
-        return cached
+        return states
 
     def _static_activations(self, stored: Stored) -> list[Any]:
         modules: dict[str, Stored] = {}

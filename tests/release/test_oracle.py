@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
 import pytest
 
 from kvrelease.release.families import FAMILY_OF_TYPE
+from kvrelease.release.families.pretrained import HARMLESS_KEYS
 from tests.release.oracle import UNFIT, Answer, Case, Outcome, TinyModel
 from tests.release.oracle_cases import CASES
+from tests.release.oracle_cases.llama import HARMLESS, LLAMA_CASES
 
 ASKED = 8
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+@pytest.mark.parametrize("case", [case for case in CASES if case not in LLAMA_CASES], ids=lambda case: case.label)
 def test_no_rule_calls_valid_what_changed(case: Case, tmp_path: Path) -> None:
     model = TinyModel(case, tmp_path)
     chosen = random.Random(case.label).sample(sorted(model.tensors), ASKED)
     answers = list(model.answers(case, only=frozenset(chosen)))
     assert len(answers) == ASKED
     assert [answer for answer in answers if answer.outcome is Outcome.FALSE_VALID] == []
+
+
+@pytest.mark.parametrize("case", LLAMA_CASES, ids=lambda case: case.label)
+def test_the_rule_of_llama_is_exact_for_every_tensor(case: Case, tmp_path: Path) -> None:
+    """More than is promised, and true: keep it sharp."""
+    model = TinyModel(case, tmp_path)
+    answers = list(model.answers(case, only=frozenset(model.tensors)))
+    assert len(answers) > 9 * 3
+    assert [answer for answer in answers if answer.outcome is not Outcome.EXACT] == []
+
+
+def test_what_no_family_counts_leaves_kv_alone(tmp_path: Path) -> None:
+    (case, *_) = LLAMA_CASES
+    assert HARMLESS.keys() == HARMLESS_KEYS - {"tie_word_embeddings"}  # decides which tensors count
+    asked = frozenset(f"{key}={json.dumps(value)}" for key, values in HARMLESS.items() for value in values)
+    answers = list(TinyModel(case, tmp_path).answers(case, only=asked))
+    assert {answer.what for answer in answers} == asked
+    assert [answer for answer in answers if answer.predicted is not None or answer.measured is not None] == []
 
 
 def test_every_model_type_has_a_case() -> None:
