@@ -219,7 +219,11 @@ class TinyModel:
 
 
 def cached(model: Any) -> list[list[Any]]:
-    """[layers][states] tensors that the layers of a loaded model cache of some tokens."""
+    """[layers][states] tensors that the layers of a loaded model cache of some tokens.
+
+    Raises:
+        RuntimeError: its parts loaded by their shapes, and do not fit together.
+    """
     import torch
     from transformers import DynamicCache
 
@@ -228,10 +232,7 @@ def cached(model: Any) -> list[list[Any]]:
     hybrid = any(kind in ("linear_attention", "conv") for kind in kinds)
     cache = make_cache(config=model.config) if hybrid else make_cache()
     with _quietly(), torch.no_grad():
-        try:
-            model.base_model(input_ids=(torch.arange(TOKENS) % 32).unsqueeze(0), past_key_values=cache, use_cache=True)
-        except RuntimeError:
-            return None  # what loads by its shapes need not fit together
+        model.base_model(input_ids=(torch.arange(TOKENS) % 32).unsqueeze(0), past_key_values=cache, use_cache=True)
     return [_states(layer) for layer in cache.layers]
 
 
