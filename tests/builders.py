@@ -24,10 +24,14 @@ from kvrelease.release.check import ReleaseCheck
 from kvrelease.release.comparison import AdapterChanges, Renamed, TensorChanges
 from kvrelease.release.diff_record import ConfigChange, Diff, KvImpact, KvStatus
 from kvrelease.release.digests import LayerDigest
+from kvrelease.release.file_changes import FileChanges
 from kvrelease.release.fingerprint import Digests, Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE, Rule
 from kvrelease.release.mode import Mode
+from kvrelease.release.runtime_change import RuntimeChange, RuntimeField, RuntimeStatus
 from kvrelease.release.sampling import detection_bound
+from kvrelease.release.text_changes import TemplateChange, ValueChange
+from kvrelease.release.tokenizer_change import ProbeChange, TokenizerChange, TokenSample, VocabularyChange
 from kvrelease.verify.checks import BindingResult, Check, CheckId, CheckVerdict
 from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict
 from kvrelease.verify.evidence import Cost
@@ -210,6 +214,66 @@ def diff(**changes: object) -> Diff:
             config=(ConfigChange(key="rope_theta", old=10000.0, new=500000.0, affects_kv=True),),
             drift=(),
             summary="Old KV is invalid from layer 2 on: 14 tensors changed.",
+        ),
+        changes,
+    )
+
+
+def diff_of_parts(**changes: object) -> Diff:
+    """A diff in which everything but the weights changed, the runtime too."""
+    runtime = RuntimeChange(
+        status=RuntimeStatus.DIFFERENT,
+        fields=(RuntimeField(field="version", old="0.31.0", new="0.32.0"),),
+        unread=("dtype",),
+        sentence="the runtime changed (version 0.31.0 → 0.32.0): the same weights make other KV",
+    )
+    tokenizer = TokenizerChange(
+        parts=("vocabulary", "normalizer"),
+        vocabulary=VocabularyChange(
+            added=1,
+            removed=0,
+            moved=1,
+            samples=(TokenSample(token="[fp8]", old=None, new=7), TokenSample(token="\x1b[31m", old=3, new=4)),
+        ),
+        merges=None,
+        values=(ValueChange(key="normalizer", old=None, new={"type": "NFC"}),),
+        counts={"vocabulary": (7, 8)},
+        probe=ProbeChange(
+            is_equal=False,
+            old=271,
+            new=272,
+            first_difference=13,
+            old_ids=(5, 6),
+            new_ids=(7, 8),
+            libraries=("a 1", "a 2"),
+        ),
+        not_read=("tokenizer.model is compared as a whole: its format is not read",),
+        sentence="the tokenizer changed in its vocabulary",
+    )
+    template = TemplateChange(
+        name="default",
+        old_lines=2,
+        new_lines=2,
+        added_lines=1,
+        removed_lines=1,
+        excerpt=("@@ -1,2 +1,2 @@", " {{ a }}", "-[red]", "+`[/b]`"),
+    )
+    return _changed(
+        diff(
+            changed=("release", "tokenizer", "template", "generation", "preprocessor"),
+            unknown=("code",),
+            tensors=TensorChanges(added=(), removed=(), changed=(), renamed=()),
+            kv=KvImpact(
+                status=KvStatus.INVALID, layers=30, valid_layers=0, first_invalid_layer=0, reasons=(runtime.sentence,)
+            ),
+            config=(),
+            summary=f"Old KV is invalid in every layer, because {runtime.sentence}; the tokenizer changed.",
+            tokenizer=tokenizer,
+            templates=(template,),
+            generation=(ValueChange(key="temperature", old=None, new=0.6),),
+            preprocessor=FileChanges(changed=("preprocessor_config.json",)),
+            runtime=runtime,
+            advice=("bind the new release to a namespace of its own",),
         ),
         changes,
     )
@@ -517,5 +581,6 @@ def every_page() -> dict[str, Artifact]:
         **every_kind(),
         "fingerprint-adapters": fingerprint(adapters=(adapter(), adapter("billing", kv_name=None)), warnings=()),
         "fingerprint-adapter": lone_adapter(),
+        "diff-parts": diff_of_parts(),
         "diff-adapters": diff(adapters=AdapterChanges(added=("billing",), changed=("support",))),
     }

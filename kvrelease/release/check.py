@@ -13,6 +13,7 @@ from kvrelease.release.comparison import (
     compare_tensors,
     parts_that_are,
 )
+from kvrelease.release.file_changes import compare_beside
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE
 from kvrelease.release.mode import Mode
@@ -63,6 +64,8 @@ def check_release(published: Fingerprint, found: Fingerprint) -> ReleaseCheck:
         del parts["weights"]
         parts = {"samples": compare_samples(published, found), **parts}
     parts |= _compare_adapters(published, found)
+    # Of files that no digest covers, only a change is known of every publication.
+    parts |= {name: one for name, one in compare_beside(published, found).items() if one is Sameness.CHANGED}
     changed = parts_that_are(Sameness.CHANGED, parts)
     unknown = parts_that_are(Sameness.UNKNOWN, parts)
     tensors = compare_tensors(published, found)

@@ -84,7 +84,7 @@ def _tokenizer(text_side: TextSide, *, mode: Mode, memo: Memo | None) -> Tokeniz
     if mode is Mode.FAST:
         return None
     content = text_side.content
-    anatomy = anatomy_of(content)
+    anatomy = anatomy_of(content, keeps_contents=False)
     not_read = list(anatomy.not_read)
     probe = None
     if FAST_TOKENIZER in content.raw:

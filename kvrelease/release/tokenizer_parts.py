@@ -7,7 +7,7 @@ an indented file or not) are one. Sources: tokenizers 0.23.3, tokenizer.json as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from blake3 import blake3
@@ -23,7 +23,7 @@ VOCABULARY, MERGES, ADDED = "vocabulary", "merges", "added tokens"
 
 _SLOW_VOCABULARY, _SLOW_MERGES = "vocab.json", "merges.txt"
 # The largest published vocabularies have 0.9 million tokens, and merges 0.6 million; items are bounded by commas.
-_MAX_COMMAS = 4_000_000
+_MAX_COMMAS = 2_500_000
 # The steps from text to tokens: a few KB in every published tokenizer.
 _MAX_STEP_BYTES = 1024 * 1024
 # Keys of tokenizer.json that are no part: what the model holds is taken apart further.
@@ -63,7 +63,8 @@ class Anatomy(msgspec.Struct, frozen=True, kw_only=True):
 class _Taken:
     """Parts as they come off."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_contents: bool) -> None:
+        self._keeps_contents = keeps_contents
         self.digests: dict[str, str] = {}
         self.vocabulary: dict[str, int] | None = None
         self.merges: tuple[tuple[str, str], ...] | None = None
@@ -80,34 +81,53 @@ class _Taken:
     def put_vocabulary(self, vocabulary: dict[str, int]) -> None:
         self.digests[VOCABULARY] = blake3(msgspec.json.encode(vocabulary, order="sorted")).hexdigest()
         self.counts[VOCABULARY] = len(vocabulary)
-        self.vocabulary = vocabulary
+        self.vocabulary = vocabulary if self._keeps_contents else None
 
-    def put_merges(self, merges: tuple[tuple[str, str], ...]) -> None:
-        self.digests[MERGES] = blake3(msgspec.json.encode(merges)).hexdigest()
-        self.counts[MERGES] = len(merges)
-        self.merges = merges
+    def put_merges(self, merges: Iterable[tuple[str, str]]) -> None:
+        """Merges one by one: as objects all of them would take six times the bytes of their file."""
+        hasher, kept, count = blake3(), [], 0
+        for pair in merges:
+            hasher.update(msgspec.json.encode(pair))
+            count += 1
+            if self._keeps_contents:
+                kept.append(pair)
+        self.digests[MERGES] = hasher.hexdigest()
+        self.counts[MERGES] = count
+        self.merges = tuple(kept) if self._keeps_contents else None
 
 
 class _NotReadable(Exception):
     """Why a file is not taken apart."""
 
 
-def anatomy_of(content: TextContent) -> Anatomy:
-    """A tokenizer taken apart, whether it lies in files or in the metadata of a GGUF file."""
+def anatomy_of(content: TextContent, *, keeps_contents: bool = True) -> Anatomy:
+    """A tokenizer taken apart, whether it lies in files or in the metadata of a GGUF file.
+
+    Args:
+        content: what the tokenizer was read from.
+        keeps_contents: tokens and merges stay at hand; without them a large one takes half the memory.
+    """
     if content.keys:
         return take_gguf_apart(content.keys)
-    return take_apart(content.raw, content.whole, content.settings)
+    return take_apart(content.raw, content.whole, content.settings, keeps_contents=keeps_contents)
 
 
-def take_apart(raw: Mapping[str, bytes], whole: Mapping[str, bytes], settings: Mapping[str, JsonObject]) -> Anatomy:
+def take_apart(
+    raw: Mapping[str, bytes],
+    whole: Mapping[str, bytes],
+    settings: Mapping[str, JsonObject],
+    *,
+    keeps_contents: bool = True,
+) -> Anatomy:
     """The parts of a tokenizer in files.
 
     Args:
         raw: file name → bytes, of those that can be taken apart.
         whole: file name → BLAKE3 of all other vocabulary files, and of these.
         settings: file name → JSON of the small ones, such as `tokenizer_config.json`.
+        keeps_contents: tokens and merges stay at hand.
     """
-    taken, not_read = _Taken(), []
+    taken, not_read = _Taken(keeps_contents=keeps_contents), []
     apart: set[str] = set()
     try:
         if FAST_TOKENIZER in raw:
@@ -118,7 +138,7 @@ def take_apart(raw: Mapping[str, bytes], whole: Mapping[str, bytes], settings: M
     except (_NotReadable, msgspec.MsgspecError, UnicodeDecodeError, UnicodeEncodeError, RecursionError) as error:
         name = FAST_TOKENIZER if FAST_TOKENIZER in raw else _SLOW_VOCABULARY
         not_read.append(f"{name} is compared as a whole: it could not be taken apart ({error})")
-        taken = _Taken()
+        taken = _Taken(keeps_contents=keeps_contents)
     if FAST_TOKENIZER in whole and FAST_TOKENIZER not in raw:
         not_read.append(f"{FAST_TOKENIZER} is compared as a whole: it is larger than is taken apart")
     others = sorted(whole.keys() - apart)
@@ -173,8 +193,10 @@ def _take_fast(data: bytes, taken: _Taken) -> None:
         _take_vocabulary(model["vocab"], taken)
     if "merges" in model:
         _require_bounded(model["merges"], MERGES)
-        merges = msgspec.json.decode(model["merges"], type=list[str | tuple[str, str]])
-        taken.put_merges(tuple(_pair(merge) for merge in merges))
+        merge = msgspec.json.Decoder(str | tuple[str, str])
+        taken.put_merges(
+            _pair(merge.decode(raw)) for raw in msgspec.json.decode(model["merges"], type=list[msgspec.Raw])
+        )
 
 
 def _take_vocabulary(raw: msgspec.Raw, taken: _Taken) -> None:
@@ -200,7 +222,7 @@ def _take_slow(raw: Mapping[str, bytes], taken: _Taken) -> set[str]:
         lines = raw[_SLOW_MERGES].decode().splitlines()
         if len(lines) > _MAX_COMMAS:
             raise _NotReadable(f"its {MERGES} have {len(lines)} lines; the limit is {_MAX_COMMAS}")
-        taken.put_merges(tuple(_pair(line) for line in lines if line.strip() and not line.startswith("#version")))
+        taken.put_merges(_pair(line) for line in lines if line.strip() and not line.startswith("#version"))
         apart.add(_SLOW_MERGES)
     return apart
 

@@ -63,7 +63,7 @@ def _facts(found: Diff) -> tuple[tuple[str, Cell], ...]:
         (
             "tensors",
             f"{len(tensors.changed)} changed, {len(tensors.added)} added, {len(tensors.removed)} removed, "
-            f"{len(tensors.renamed)} renamed",
+            f"{len(tensors.renamed)} renamed{'; contents not compared' if 'weights' in found.unknown else ''}",
         ),
         *_adapters(found),
         ("runtime", found.runtime.sentence.removeprefix("the runtime ").removeprefix("was ")),

@@ -239,6 +239,9 @@ def test_an_adapter_alone_says_nothing_about_kv_even_if_it_did_not_change(tmp_pa
     changes = diff_fingerprints(found, other)
     assert [change.key for change in changes.config] == ["lora_alpha"]
     assert set(changes.changed) == {"release", "kv", "config"}
+    assert changes.kv.reasons[-1] == (
+        "note: the adapter 'b' is another one (its weights are the same; its configuration changed in lora_alpha 4 → 8)"
+    )
 
 
 def test_terminal_escapes_in_names_stay_data(tmp_path: Path, base: Fingerprint) -> None:

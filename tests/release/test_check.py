@@ -132,3 +132,14 @@ def test_adapters_are_compared_by_what_they_are(model: Path, tmp_path: Path) -> 
     write_release(model, weights)
     changed = check_release(published, served({"support": one}))
     assert (changed.verdict, changed.changed) == (Verdict.FAIL, ("weights",))
+
+
+def test_a_preprocessor_that_is_another_one_is_not_what_was_published(tmp_path: Path) -> None:
+    model = write_release(tmp_path / "m")
+    write_json(model / "preprocessor_config.json", {"size": 224})
+    published = load_release(model)
+    assert check_release(published, load_release(model)).verdict is Verdict.PASS
+    write_json(model / "preprocessor_config.json", {"size": 336})
+    found = check_release(published, load_release(model))
+    assert (found.verdict, found.changed) == (Verdict.FAIL, ("preprocessor",))
+    assert check_release(msgspec.structs.replace(published, details=None), load_release(model)).verdict is Verdict.PASS
