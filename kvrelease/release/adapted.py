@@ -25,6 +25,7 @@ from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
 from kvrelease.release.model_config import ModelConfig
 from kvrelease.release.source import Source
+from kvrelease.release.steady import SteadySource
 from kvrelease.release.tokenizer import read_text_side
 
 _ALONE = Rule(
@@ -84,9 +85,11 @@ def fingerprint_adapter_with_text(
         ServiceError: the store did not answer properly.
     """
     started = time.monotonic()
+    source = SteadySource(source)
     adapter = read_adapter(source, memo=memo, jobs=jobs, progress=progress)
     text_side = read_text_side(source, model_config=None)
     details = read_details(source, text_side, config=None, is_in_files=True, mode=Mode.FULL, memo=memo)
+    source.require_unchanged()
     own = adapter.on(None, name=name or adapter.name, has_kv_name=False)
     digests = Digests(
         release="",

@@ -10,7 +10,9 @@ import pytest
 
 from kvrelease.errors import InputError
 from kvrelease.progress import ProgressEvent
+from kvrelease.release.adapted import fingerprint_adapter
 from kvrelease.release.fingerprint import load_release
+from kvrelease.release.local_source import LocalFile, LocalSource, open_directory
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
 from tests.release.adapters import write_adapter
@@ -128,6 +130,33 @@ def test_a_shard_that_appears_beside_an_adapter_is_an_error(tmp_path: Path) -> N
     change = once(lambda where: shutil.copy(where / "adapter_model.safetensors", where / "m.safetensors"), adapter)
     with pytest.raises(InputError, match=r"'m.safetensors' appeared"):
         load_release(adapter, progress=change)
+
+
+class SourceWrittenTo(LocalSource):
+    """A directory in which somebody writes a file once another was looked at."""
+
+    def __init__(self, directory: Path, *, change: Callable[[], object], after: str) -> None:
+        super().__init__(directory, origin=open_directory(directory).origin)
+        self._change, self._after = change, after
+
+    def file(self, name: str) -> LocalFile:
+        found = super().file(name)
+        if name == self._after:
+            found.identity()
+            change, self._change = self._change, lambda: None
+            change()
+        return found
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "added_tokens.json"])
+def test_the_tokenizer_beside_an_adapter_is_looked_at_again_too(tmp_path: Path, name: str) -> None:
+    """Its text side is read after its weights."""
+    adapter = write_text_side(write_adapter(tmp_path / "lora"))
+    source = SourceWrittenTo(
+        adapter, change=lambda: write_json(adapter / name, {"bos_token": "<x>"}), after="generation_config.json"
+    )
+    with pytest.raises(InputError, match=rf"{name}.*(changed while|appeared)"):
+        fingerprint_adapter(source)
 
 
 def test_a_remembered_shard_that_changes_meanwhile_is_an_error(tmp_path: Path, model: Path) -> None:
