@@ -64,6 +64,7 @@ GPTQ: JsonObject = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
         ("falcon", {}, "transformer.h.2.ln_attn.weight", 2),
         ("falcon", {}, "transformer.h.2.ln_mlp.weight", 3),
         ("falcon", {"tie_word_embeddings": False}, "lm_head.weight", NOTHING),
+        ("falcon", {"tie_word_embeddings": None}, "lm_head.weight", EVERYTHING),
         ("falcon", GPTQ, "transformer.h.2.self_attention.query_key_value.qweight", 2),
         ("falcon", GPTQ, "transformer.h.2.mlp.dense_4h_to_h.scales", 3),
         ("gemma2", {}, "model.layers.2.pre_feedforward_layernorm.weight", 3),

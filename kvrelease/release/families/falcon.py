@@ -43,6 +43,8 @@ _TYPES: Mapping[str, JsonObject] = {
 
 
 def _derive(entries: JsonObject) -> None:
+    if entries["tie_word_embeddings"] is None:
+        entries["tie_word_embeddings"] = True  # vLLM takes null for tied
     if entries["num_kv_heads"] is None:
         entries["num_kv_heads"] = entries["num_attention_heads"]
     if entries["ffn_hidden_size"] is None and isinstance(hidden := entries["hidden_size"], int):
