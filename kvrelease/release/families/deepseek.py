@@ -132,7 +132,8 @@ DEEPSEEK = Family(
     parameters={**stacked_experts("mlp"), "mlp.gate.e_score_correction_bias": Reach.NEXT},
     fused=frozenset({"self_attn.q_a_proj"}),  # with kv_a_proj_with_mqa
     outside={"model.norm.weight": Reach.NOTHING},
-    harmless=HARMLESS_OF_EXPERTS | {"aux_loss_alpha", "seq_aux"},  # of the loss
+    # Of the loss; a key of Llama's that nobody reads here; and the sum of two keys that count.
+    harmless=HARMLESS_OF_EXPERTS | {"aux_loss_alpha", "seq_aux", "pretraining_tp", "qk_head_dim"},
     # What vLLM, or the code that is published beside the weights, reads beyond the library's keys.
     affecting=AFFECTING_KEYS | {"ep_size", "moe_layer_freq", "moe_router_dtype", "scoring_func", "topk_method"},
     notation=_unify,

@@ -13,7 +13,7 @@ _SIZES: JsonObject = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 64,
-    "num_experts_per_tok": 2,
+    "num_experts_per_tok": 3,  # of four, so that two dozen tokens reach every expert
 }
 _ROPE: dict[str, tuple[object, ...]] = {
     "rope_parameters": (
@@ -34,7 +34,6 @@ _DEEPSEEK: JsonObject = {
     "qk_rope_head_dim": 4,
     "v_head_dim": 4,
     "n_routed_experts": 4,
-    "num_experts_per_tok": 3,  # so that two dozen tokens reach every expert
     "n_shared_experts": 1,
     "n_group": 2,
     "topk_group": 2,
@@ -69,7 +68,8 @@ _QWEN3_NEXT: JsonObject = {
 }
 _LFM2: JsonObject = {
     **{key: value for key, value in _SIZES.items() if key != "num_experts_per_tok"},
-    "block_auto_adjust_ff_dim": False,
+    "intermediate_size": 36,  # two thirds of it, up to the next multiple
+    "block_multiple_of": 8,
 }
 _SHORT_CONV_ROPE: dict[str, tuple[object, ...]] = {"rope_parameters": _ROPE["rope_parameters"]}
 
@@ -115,7 +115,13 @@ EXPERT_CASES = (
     Case(
         label="DeepSeek-V3, whole query, biases",
         model_type="deepseek_v3",
-        config={**_DEEPSEEK, "q_lora_rank": None, "attention_bias": True, "first_k_dense_replace": 0},
+        config={
+            **_DEEPSEEK,
+            "q_lora_rank": None,
+            "attention_bias": True,
+            "first_k_dense_replace": 0,
+            "num_experts_per_tok": 4,
+        },
         alternatives={**_ROPE, "n_group": (1,), "topk_group": (1,)},
     ),
     Case(
@@ -156,7 +162,7 @@ EXPERT_CASES = (
     Case(
         label="GLM-4-MoE, biases",
         model_type="glm4_moe",
-        config={**_SIZES, **_GLM_EXPERTS, "attention_bias": True, "head_dim": 8, "first_k_dense_replace": 0},
+        config={**_SIZES, **_GLM_EXPERTS, "attention_bias": True, "head_dim": 8, "first_k_dense_replace": 2},
         alternatives=_ROPE,
     ),
     Case(
