@@ -16,7 +16,7 @@ import struct
 from collections.abc import Sequence
 
 from kvrelease.chain import MAX_TOKEN, block_keys
-from kvrelease.errors import InputError, UsageError
+from kvrelease.errors import UsageError
 
 # What is safe as a directory, an object's prefix, a Redis key and a part of a salt.
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
@@ -37,21 +37,19 @@ def compute_model_fingerprint(path: str | os.PathLike[str], *, jobs: int | None 
         DamagedFile: a file is not what it claims.
         UnsupportedRelease: nothing that can be fingerprinted, or a fingerprint that an earlier algorithm made.
         InputError: a file cannot be read, changed meanwhile, or what was read cannot name KV: weights without their
-            config.json, an adapter without its base, a fingerprint that is not a full one.
+            config.json, an adapter without its base, a fingerprint that is not a full one, code of another repository.
     """
-    from kvrelease.release.fingerprint import load_release, require_current  # noqa: PLC0415 - keys alone need none
+    from kvrelease.release.fingerprint import (  # noqa: PLC0415 - keys alone need none
+        load_release,
+        require_current,
+        require_kv_name,
+    )
+    from kvrelease.release.saved import require_files_beside  # noqa: PLC0415
 
-    source = os.fspath(path)
-    found = load_release(source, jobs=jobs)
+    found = load_release(os.fspath(path), jobs=jobs)
     require_current(found)
-    kv_name = found.release.kv_name
-    if kv_name is None:
-        raise InputError(
-            f"fingerprinting {source}: what was read does not decide KV (weights without their config.json, an adapter "
-            "without its base, or a fingerprint that is not a full one), so it cannot name any",
-            hint="give the model's whole directory",
-        )
-    return kv_name
+    require_files_beside(found, what=os.fspath(path))
+    return require_kv_name(found)
 
 
 def make_versioned_key(tokens: Sequence[int], namespace: str, *, salt: str | None = None) -> str:

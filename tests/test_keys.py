@@ -109,7 +109,7 @@ def test_a_models_fingerprint_is_its_kv_name_from_directory_and_saved_artifact(t
 
 def test_what_does_not_decide_kv_has_no_fingerprint(tmp_path: Path) -> None:
     save_file(tensors(), tmp_path / "alone.safetensors")
-    with pytest.raises(InputError, match="does not decide KV"):
+    with pytest.raises(InputError, match="KV depends on that too"):
         compute_model_fingerprint(tmp_path / "alone.safetensors")
     with pytest.raises(NotFound):
         compute_model_fingerprint(tmp_path / "absent")

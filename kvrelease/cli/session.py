@@ -144,6 +144,7 @@ def read_release(
         InputError: it cannot be read.
     """
     from kvrelease.release.fingerprint import load_release, require_current  # noqa: PLC0415 - late
+    from kvrelease.release.saved import require_files_beside  # noqa: PLC0415
 
     if what is None:
         raise UsageError(
@@ -152,6 +153,7 @@ def read_release(
         )
     found = load_release(what, jobs=jobs, memo=open_memo(no_memo=no_memo), progress=progress)
     require_current(found)
+    require_files_beside(found, what=what)
     return found
 
 
@@ -388,10 +390,12 @@ def deployment_of(
     from kvrelease.binding.deployment import Deployment  # noqa: PLC0415 - late
     from kvrelease.binding.namespace import resolve_namespace, salt_of  # noqa: PLC0415
     from kvrelease.binding.runtime import declared_runtime  # noqa: PLC0415
+    from kvrelease.release.fingerprint import require_kv_name  # noqa: PLC0415
 
     runtime = declared_runtime(config.runtime)
     if runtime.digest is None:
         say_warning(UNDECLARED_WARNING)
+    require_kv_name(fingerprint)
     record, is_new = resolve_namespace(fingerprint.release, runtime=runtime, ledger=ledger, command=command)
     production = config.production
     salt = salt_of(production.salt if namespace is None else namespace, namespace=record.namespace)

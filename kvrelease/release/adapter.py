@@ -17,13 +17,14 @@ from kvrelease.errors import DamagedFile, NotFound, UnsupportedRelease
 from kvrelease.progress import Progress, silent
 from kvrelease.release.adapter_config import ADAPTER_CONFIG_NAME, AdapterConfig, read_adapter_config
 from kvrelease.release.adapter_fit import misfits_inside
-from kvrelease.release.checkpoint import INDEX_NAME, FileRole, ReleaseFile, listed, release_file
+from kvrelease.release.checkpoint import FileRole, ReleaseFile, listed, release_file
 from kvrelease.release.digests import adapted_kv_digest, adapter_digest, weights_digest
 from kvrelease.release.hashing import default_jobs
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
 from kvrelease.release.naming import kv_name
 from kvrelease.release.safetensors import read_safetensors
+from kvrelease.release.shard_index import INDEX_NAME
 from kvrelease.release.source import Source
 from kvrelease.release.steady import SteadySource
 from kvrelease.release.tensor_contents import TensorContents, read_tensors

@@ -58,8 +58,9 @@ def check_release(published: Fingerprint, found: Fingerprint) -> ReleaseCheck:
     against a published fingerprint of which only the samples can be compared is inconclusive.
     """
     parts = compare_parts(published, found)
-    # Derived from the others, and named by a rule that may have improved since.
-    parts = {name: sameness for name, sameness in parts.items() if name not in ("release", "kv")}
+    # Derived from the others, and kv named by a rule that may have improved since: told where that was one rule.
+    derived = {"release"} if parts["kv"] is Sameness.CHANGED and found.rule.name != ADAPTER_RULE else {"release", "kv"}
+    parts = {name: sameness for name, sameness in parts.items() if name not in derived}
     if parts["weights"] is Sameness.UNKNOWN or found.mode is Mode.FAST:
         del parts["weights"]
         parts = {"samples": compare_samples(published, found), **parts}

@@ -2,8 +2,9 @@
 
 The rule is that of vLLM's `hf` loader: the files that the index names, or without an index every `*.safetensors` of the
 directory itself; all tensors of a chosen file are loaded, those that the index forgot too. Where other engines choose
-otherwise, a warning says so. Source: vllm 0.32.0, vllm/model_executor/model_loader/default_loader.py
-(`_prepare_weights`) and weight_utils.py (`filter_duplicate_safetensors_files`); transformers 5.24.0, modeling_utils.py
+otherwise, a warning says so; where Mistral's own layout lies beside the usual one, engines load one or the other, and
+both count. Source: vllm 0.32.0, vllm/model_executor/model_loader/default_loader.py (`_prepare_weights`) and
+weight_utils.py (`filter_duplicate_safetensors_files`); transformers 5.24.0, modeling_utils.py
 (`_get_resolved_checkpoint_files`).
 """
 
@@ -14,19 +15,19 @@ import enum
 import fnmatch
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import PurePosixPath
 
 import msgspec
 
 from kvrelease.errors import DamagedFile, InputError, NotFound, UnsupportedRelease
 from kvrelease.printable import is_utf8
 from kvrelease.release.safetensors import read_safetensors
-from kvrelease.release.small_files import read_json_object
+from kvrelease.release.shard_index import CONSOLIDATED_INDEX_NAME, INDEX_NAME, read_weight_map
 from kvrelease.release.source import Source, SourceFile
 from kvrelease.release.weights import WeightFile
 
-INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
+# Mistral's own layout, which vLLM's load format `auto` prefers to the usual one.
+CONSOLIDATED = "consolidated"
 
 # Weights in forms that are not loaded beside safetensors; training state (optimizer.pt, …) is no weight.
 _OTHER_WEIGHTS = (
@@ -133,24 +134,64 @@ def read_checkpoint(source: Source) -> Checkpoint:
             f"reading {file.where}: it is one shard of {int(numbered[3])}, not a release",
             hint=f"give {source.where} instead",
         )
-    warnings = []
-    if INDEX_NAME in source.names():
+    for index_name in (INDEX_NAME, CONSOLIDATED_INDEX_NAME):
+        if index_name in source.names():
+            shards = set(read_weight_map(source.file(index_name)).values())
+            if file.name in shards and len(shards) > 1:
+                raise UnsupportedRelease(
+                    f"reading {file.where}: it is one of the {len(shards)} shards that {index_name} names, not a "
+                    "release",
+                    hint=f"give {source.where} instead",
+                )
+    names = [name for name in source.names() if "/" not in name]
+    extra, warnings = unread_weights(source, names, [file.name])
+    if INDEX_NAME in names:
         warnings.append(
             f"beside {file.name!r} lies {INDEX_NAME}, which engines would follow; only the named file is read"
         )
-    return Checkpoint(files=(read_safetensors(file),), other_files=(), warnings=tuple(warnings))
+    return Checkpoint(files=(read_safetensors(file),), other_files=extra, warnings=tuple(warnings))
 
 
 def _read_directory(source: Source) -> Checkpoint:
+    """The weights of a directory, and with them those of Mistral's own layout where both are there."""
     names = [name for name in source.names() if "/" not in name]
+    consolidated = [name for name in names if name.startswith(CONSOLIDATED) and name.endswith(".safetensors")]
+    usual = _read_usual(source, [name for name in names if name not in consolidated])
+    if consolidated:
+        own = _read_consolidated(source, names, consolidated)
+        usual = own if usual is None else _both_layouts(usual, own)
+    if usual is None:
+        raise _nothing_to_load(source.where, names)
+    extra, notes = unread_weights(source, names, [weights.file.name for weights in usual.files])
+    return Checkpoint(files=usual.files, other_files=(*usual.other_files, *extra), warnings=(*usual.warnings, *notes))
+
+
+def _both_layouts(usual: Checkpoint, own: Checkpoint) -> Checkpoint:
+    """Both of two layouts: which of them is served is decided by the engine and its flags, so both decide KV."""
+    first = usual.files[0].file.name
+    known = {weights.file.name for weights in usual.files}
+    files = [weights for weights in own.files if weights.file.name not in known]
+    size_bytes = sum(weights.identity.size_bytes for weights in files)
+    note = (
+        "two layouts of the weights lie here: vLLM's load format `auto` loads "
+        f"{listed([weights.file.name for weights in own.files])}, other engines {first!r}; both are read and decide "
+        f"the kv name, which takes {size_bytes} bytes more: remove the one that is not served"
+    )
+    return Checkpoint(
+        files=(*usual.files, *files),
+        other_files=(*usual.other_files, *own.other_files),
+        warnings=(*usual.warnings, *own.warnings, note),
+    )
+
+
+def _read_usual(source: Source, names: Sequence[str]) -> Checkpoint | None:
+    """What the index names, or every safetensors file that is no adapter; None where there is neither."""
     if INDEX_NAME in names:
         return _read_indexed(source, names)
-    safetensors = [name for name in names if name.endswith(".safetensors")]
-    consolidated = [name for name in safetensors if name.startswith("consolidated")]
-    adapters = [name for name in safetensors if name.startswith("adapter_model")]
-    chosen = [name for name in safetensors if name not in adapters and name not in consolidated] or consolidated
+    adapters = [name for name in names if name.startswith("adapter_model")]
+    chosen = [name for name in names if name.endswith(".safetensors") and name not in adapters]
     if not chosen:
-        raise _nothing_to_load(source.where, names, adapters)
+        return None
     _check_shard_numbers(source.where, chosen)
     warnings = []
     if len(chosen) > 1:
@@ -159,12 +200,20 @@ def _read_directory(source: Source) -> Checkpoint:
             f"; transformers would load only {SINGLE_NAME}, if it is there"
         )
     files = tuple(read_safetensors(source.file(name)) for name in chosen)
-    extra, notes = unread_weights(source, names, chosen)
-    return Checkpoint(files=files, other_files=extra, warnings=(*warnings, *notes))
+    return Checkpoint(files=files, other_files=(), warnings=tuple(warnings))
 
 
-def _nothing_to_load(where: str, names: Sequence[str], adapters: Sequence[str]) -> NotFound | UnsupportedRelease:
-    if adapters or "adapter_config.json" in names:
+def _read_consolidated(source: Source, names: Sequence[str], consolidated: Sequence[str]) -> Checkpoint:
+    """Mistral's own layout: what its index names, or every file that is called so."""
+    if CONSOLIDATED_INDEX_NAME in names:
+        return _read_indexed(source, names, CONSOLIDATED_INDEX_NAME)
+    _check_shard_numbers(source.where, consolidated)
+    files = tuple(read_safetensors(source.file(name)) for name in consolidated)
+    return Checkpoint(files=files, other_files=(), warnings=())
+
+
+def _nothing_to_load(where: str, names: Sequence[str]) -> NotFound | UnsupportedRelease:
+    if "adapter_config.json" in names or any(name.startswith("adapter_model") for name in names):
         return UnsupportedRelease(
             f"reading {where}: it holds a LoRA adapter without its base model",
             hint="give the base model's directory",
@@ -197,50 +246,29 @@ def _check_shard_numbers(where: str, names: Sequence[str]) -> None:
             )
 
 
-def _read_indexed(source: Source, names: Sequence[str]) -> Checkpoint:
-    index = source.file(INDEX_NAME)
-    weight_map = _read_weight_map(index)
+def _read_indexed(source: Source, names: Sequence[str], index_name: str = INDEX_NAME) -> Checkpoint:
+    index = source.file(index_name)
+    weight_map = read_weight_map(index)
     shards = sorted(set(weight_map.values()))
     absent = [shard for shard in shards if not source.has(shard)]
     if absent:
         tensor = next(name for name, shard in sorted(weight_map.items()) if shard in absent)
         raise NotFound(
-            f"reading {source.where}: {len(absent)} of the {len(shards)} shards that {INDEX_NAME} names are absent: "
+            f"reading {source.where}: {len(absent)} of the {len(shards)} shards that {index_name} names are absent: "
             f"{listed(absent)}; tensor {tensor!r} is in one of them",
             hint="the download is incomplete: run it again",
         )
     files = tuple(read_safetensors(source.file(shard)) for shard in shards)
-    warnings = _compare_with_index(index.where, weight_map, files)
-    if SINGLE_NAME in names and SINGLE_NAME not in shards:
+    warnings = _compare_with_index(index, weight_map, files)
+    if index_name == INDEX_NAME and SINGLE_NAME in names and SINGLE_NAME not in shards:
         warnings.append(
             f"{SINGLE_NAME} lies beside the index, which does not name it: vLLM loads the index's shards, transformers "
             f"loads {SINGLE_NAME}; remove one of the two"
         )
-    extra, notes = unread_weights(source, names, shards)
-    index_file = release_file(index, FileRole.INDEX)
-    return Checkpoint(files=files, other_files=(index_file, *extra), warnings=(*warnings, *notes))
+    return Checkpoint(files=files, other_files=(release_file(index, FileRole.INDEX),), warnings=tuple(warnings))
 
 
-def _read_weight_map(index: SourceFile) -> dict[str, str]:
-    """The index's `tensor -> shard`, no shard outside the release; one spelling of each."""
-    weight_map = read_json_object(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise DamagedFile(f"reading {index.where}: it has no weight_map")
-    spelt: dict[str, str] = {}  # tens of thousands of tensors lie in a few hundred shards
-    checked: dict[str, str] = {}
-    for name, shard in weight_map.items():
-        if not isinstance(shard, str) or not shard:
-            raise DamagedFile(f"reading {index.where}: tensor {name!r} is in no file")
-        if shard not in spelt:
-            path = PurePosixPath(shard)
-            if path.is_absolute() or ".." in path.parts or "\\" in shard or "\0" in shard:
-                raise DamagedFile(f"reading {index.where}: tensor {name!r} points outside the directory: {shard!r}")
-            spelt[shard] = path.as_posix()
-        checked[str(name)] = spelt[shard]
-    return checked
-
-
-def _compare_with_index(where: str, weight_map: Mapping[str, str], files: Sequence[WeightFile]) -> list[str]:
+def _compare_with_index(index: SourceFile, weight_map: Mapping[str, str], files: Sequence[WeightFile]) -> list[str]:
     """Warnings for tensors that lie elsewhere than the index says, or that it forgot.
 
     Raises:
@@ -251,18 +279,18 @@ def _compare_with_index(where: str, weight_map: Mapping[str, str], files: Sequen
     lost = sorted(weight_map.keys() - present)
     if lost:
         raise DamagedFile(
-            f"reading {where}: {len(lost)} tensors are not in the shard it names, nor in another: {listed(lost)}; the "
-            f"first should be in {weight_map[lost[0]]!r}",
+            f"reading {index.where}: {len(lost)} tensors are not in the shard it names, nor in another: {listed(lost)}"
+            f"; the first should be in {weight_map[lost[0]]!r}",
             hint="index and shards come from two versions: download both again",
         )
     warnings = []
     moved = sorted(name for name, shard in weight_map.items() if name not in held[shard])
     if moved:
-        warnings.append(f"{len(moved)} tensors are in another shard than {INDEX_NAME} says: {listed(moved)}")
+        warnings.append(f"{len(moved)} tensors are in another shard than {index.name} says: {listed(moved)}")
     forgotten = sorted(present - weight_map.keys())
     if forgotten:
         warnings.append(
-            f"{len(forgotten)} tensors are in the shards but not in {INDEX_NAME}: {listed(forgotten)}; engines load "
+            f"{len(forgotten)} tensors are in the shards but not in {index.name}: {listed(forgotten)}; engines load "
             "whole shards, so they count"
         )
     return warnings
@@ -286,12 +314,6 @@ def unread_weights(
     warnings = []
     if unused or others:
         warnings.append(f"weight files that are not part of the release: {listed([*unused, *others])}")
-    consolidated = [name for name in unused if name.startswith("consolidated")]
-    if consolidated:
-        warnings.append(
-            f"vLLM's load format `auto` prefers {listed(consolidated)} to the files that were read: start it with "
-            "--load-format hf, or remove them"
-        )
     rows = []
     for name in [*unused, *others]:
         # A link that leads nowhere is named in the warning; its size is not known, so it has no row.

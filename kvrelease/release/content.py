@@ -8,15 +8,18 @@ import msgspec
 from blake3 import blake3
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.errors import NotFound
+from kvrelease.errors import NotFound, UnsupportedRelease
+from kvrelease.release.adapter_config import ADAPTER_CONFIG_NAME
+from kvrelease.release.auto_map import names_code, unread_code
 from kvrelease.release.checkpoint import Checkpoint, FileRole, ReleaseFile, read_checkpoint, release_file, row_of
 from kvrelease.release.gguf_model import holds_gguf, read_gguf_model
 from kvrelease.release.impact import ALL_RULE, Rule, rule_for, rule_without
 from kvrelease.release.model_config import CONFIG_NAME, ModelConfig, read_model_config
-from kvrelease.release.quantization import SIDE_FILES
 from kvrelease.release.read_files import is_code
+from kvrelease.release.side_files import SideFiles, read_side_files
 from kvrelease.release.small_files import read_bytes
 from kvrelease.release.source import Source
+from kvrelease.release.tensor_metadata import with_metadata
 from kvrelease.release.tokenizer import TextSide, embedded_text_side, read_text_side
 from kvrelease.release.weights import StoredTensor
 
@@ -41,6 +44,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
         text_side: tokenizer, templates and generation defaults.
         files: all of them, as rows.
         labels: what the files say about where they come from; in no digest.
+        unread: what KV depends on and no digest covers; a sentence each, with the next step.
     """
 
     format: Format
@@ -52,6 +56,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     text_side: TextSide
     files: tuple[ReleaseFile, ...]
     labels: JsonObject
+    unread: tuple[str, ...] = ()
 
     @property
     def tensors(self) -> list[StoredTensor]:
@@ -74,16 +79,20 @@ def read_content(source: Source) -> Content:
 
 def _read_safetensors(source: Source) -> Content:
     checkpoint = read_checkpoint(source)
-    config = _read_config(source)
+    _refuse_adapter_inside(source)
+    beside = read_side_files(source) if CONFIG_NAME in source.names() else None
+    config = _read_config(source, beside)
+    if config is not None:
+        config = with_metadata(config, checkpoint.files)
     rule = rule_for(config)
     if config is not None and rule.name == ALL_RULE:
         config = msgspec.structs.replace(config, entries=config.stated)
     code = _read_code(source, config)
     text_side = read_text_side(source, model_config=None if config is None else config.stated)
-    configurations = [] if config is None else [CONFIG_NAME, *_side_files(source)]
+    configurations = () if beside is None else (CONFIG_NAME, *beside.entries)
     named = [(name, FileRole.CONFIG) for name in configurations]
     named += [(name, FileRole.CODE) for name in code]
-    beside = [release_file(source.file(name), role) for name, role in named]
+    small_files = [release_file(source.file(name), role) for name, role in named]
     return Content(
         format=Format.SAFETENSORS,
         name=None,
@@ -92,9 +101,28 @@ def _read_safetensors(source: Source) -> Content:
         code=code,
         rule=rule,
         text_side=text_side,
-        files=(*_weight_files(checkpoint), *beside, *checkpoint.other_files, *text_side.files),
+        files=tuple(
+            # Code that both a configuration and the tokenizer name is one file.
+            dict.fromkeys((*_weight_files(checkpoint), *small_files, *checkpoint.other_files, *text_side.files))
+        ),
         labels={},
+        unread=() if config is None else unread_code(config.stated),
     )
+
+
+def _refuse_adapter_inside(source: Source) -> None:
+    """Refuses a model whose directory holds an adapter, which some engines add to it without being asked.
+
+    Source: transformers 5.24.0, integrations/peft.py (`maybe_load_adapters`: "a complete model with an embedded
+    adapter").
+    """
+    if source.single_file is None and ADAPTER_CONFIG_NAME in source.names():
+        raise UnsupportedRelease(
+            f"reading {source.where}: a model and an adapter ({ADAPTER_CONFIG_NAME}) lie in one directory: "
+            "transformers loads both together, other engines the model alone, so there is no one KV to name",
+            hint=f"move {ADAPTER_CONFIG_NAME} and adapter_model* to a directory of their own, and add --adapter "
+            "NAME=THAT_DIRECTORY if the adapter is served",
+        )
 
 
 def _read_gguf(source: Source) -> Content:
@@ -122,10 +150,11 @@ def _weight_files(checkpoint: Checkpoint) -> list[ReleaseFile]:
     ]
 
 
-def _read_config(source: Source) -> ModelConfig | None:
+def _read_config(source: Source, beside: SideFiles | None) -> ModelConfig | None:
     """The configuration; None only for a single file that has none beside it."""
-    if CONFIG_NAME in source.names():
-        return read_model_config(source.file(CONFIG_NAME), beside=[source.file(name) for name in _side_files(source)])
+    if beside is not None:
+        config = read_model_config(source.file(CONFIG_NAME), beside=beside.entries)
+        return msgspec.structs.replace(config, warnings=(*config.warnings, *beside.warnings))
     if source.single_file is not None:
         return None
     raise NotFound(
@@ -134,13 +163,8 @@ def _read_config(source: Source) -> ModelConfig | None:
     )
 
 
-def _side_files(source: Source) -> list[str]:
-    """Files beside `config.json` that say how the checkpoint is quantised."""
-    return [name for name in SIDE_FILES if name in source.names()]
-
-
 def _read_code(source: Source, config: ModelConfig | None) -> dict[str, str]:
     """File name → BLAKE3 (hex) of the Python files beside a configuration that names code of its own."""
-    if config is None or "auto_map" not in config.entries:
+    if config is None or not names_code(config.entries):
         return {}
     return {name: blake3(read_bytes(source.file(name))).hexdigest() for name in source.names() if is_code(name)}

@@ -21,12 +21,11 @@ from kvrelease.release.tokenizer_parts import ALGORITHM, FAST_TOKENIZER, anatomy
 from kvrelease.release.tokenizer_probe import PROBE_NAME, ProbeFailed, probe_tokenizer
 
 # What turns images, video and sound into a model's inputs. Source: transformers 5.24.0, utils/__init__.py
-# (`IMAGE_PROCESSOR_NAME`, `VIDEO_PROCESSOR_NAME`, `PROCESSOR_NAME`, `LEGACY_PROCESSOR_CHAT_TEMPLATE_FILE`).
+# (`IMAGE_PROCESSOR_NAME`, `VIDEO_PROCESSOR_NAME`, `PROCESSOR_NAME`).
 PREPROCESSOR_FILES = (
     "preprocessor_config.json",
     "processor_config.json",
     "video_preprocessor_config.json",
-    "chat_template.json",
 )
 # Say who wrote the file, or where it lay.
 _DROPPED = frozenset({"_commit_hash", "_name_or_path", "name_or_path", "transformers_version"})

@@ -78,7 +78,7 @@ def diff_fingerprints(
         kv = impact_of(KvStatus.INVALID, kv.layers, 0, (*adapter_reasons(old, new, adapters), *kv.reasons))
     notes = (
         *text.notes,
-        *file_notes(old, new, code, preprocessor),
+        *file_notes(old, new, code),
         *extra_notes(old, new),
         *notation_notes(old, new),
         *adapter_notes(old, new, adapters, are_reasons=is_for_adapters),

@@ -115,30 +115,17 @@ def invalidating_files(old: Fingerprint, new: Fingerprint, code: FileChanges, pr
 
 def unread_files(old: Fingerprint, new: Fingerprint) -> list[str]:
     """Reasons why files that were not read keep the verdict open although everything else is the same."""
-    reasons = []
-    places = sorted({place for side in (old, new) for place in code_elsewhere(side)})
-    if places:
-        reasons.append(
-            f"config.json takes code from {listed(places)}, which is no part of the release and was not read: whether "
-            "it changed is not known"
-        )
+    reasons = list(dict.fromkeys((*new.unread, *old.unread)))
     unsaid = [side for side in (old, new) if side.details is None]
     if unsaid and any(is_multimodal(side) for side in (old, new)):
         reasons.append(
             "the model takes images, video or sound, and a saved fingerprint from before kvrelease kept them does not "
             f"say what its preprocessor was: fingerprint {unsaid[0].release.source} again"
         )
-    if not unsaid and not any(is_multimodal(side) for side in (old, new)) and new.rule.reason is not None:
-        _, found = changed_files(old, new)
-        if found.names:
-            reasons.append(
-                f"the preprocessor changed ({_described(found)}), and whether the model uses it is not known to any "
-                "rule"
-            )
     return reasons
 
 
-def file_notes(old: Fingerprint, new: Fingerprint, code: FileChanges, preprocessor: FileChanges) -> list[str]:
+def file_notes(old: Fingerprint, new: Fingerprint, code: FileChanges) -> list[str]:
     """Changes of files that leave KV alone."""
     notes = []
     users = sorted({name for side in (old, new) for name in _code_of(side.details)} - {CONFIG_NAME})
@@ -150,12 +137,6 @@ def file_notes(old: Fingerprint, new: Fingerprint, code: FileChanges, preprocess
     own = {place for side in (old, new) for place in code_elsewhere(side)}
     if unread := [place for place in places if place not in own]:
         notes.append(f"note: code from {listed(unread)} was not read: whether it changed is not known")
-    is_text = not any(is_multimodal(side) for side in (old, new)) and new.rule.reason is None
-    if preprocessor.names and is_text:
-        notes.append(
-            f"note: the preprocessor changed: {_described(preprocessor)}; config.json says that the model takes text "
-            "alone, so KV does not depend on it"
-        )
     return notes
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from kvrelease import artifacts
 from kvrelease.artifacts import Artifact, JsonObject, ReleaseRef
-from kvrelease.errors import DamagedFile, UnsupportedRelease
+from kvrelease.errors import DamagedFile, InputError, UnsupportedRelease
 from kvrelease.progress import Progress, silent
 from kvrelease.release.adapter import AdapterDigest, is_adapter
 from kvrelease.release.address import open_saved, open_source
@@ -31,7 +31,7 @@ from kvrelease.release.digests import (
 )
 from kvrelease.release.expectation import disagreements
 from kvrelease.release.hashing import default_jobs
-from kvrelease.release.impact import Rule
+from kvrelease.release.impact import ADAPTER_RULE, Rule
 from kvrelease.release.known_tensors import KnownTensors
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
@@ -71,7 +71,7 @@ class Fingerprint(Artifact, frozen=True, kw_only=True, tag="kvrelease/fingerprin
     """What a release is.
 
     Attributes:
-        release: which one; `kv_name` is None without a configuration, on which KV depends too.
+        release: which one; `kv_name` is None where something that KV depends on is not known (`require_kv_name`).
         mode: how much was read.
         digests: of the parts.
         fast: the digest of all headers and of samples of every tensor, comparable with that of any other fingerprint;
@@ -93,6 +93,10 @@ class Fingerprint(Artifact, frozen=True, kw_only=True, tag="kvrelease/fingerprin
         warnings: what an operator should know.
         remembered_bytes: of tensors whose digests were remembered from an earlier run, and not hashed again.
         bound: what mode `fast` can have missed; None in mode `full`, which misses nothing.
+        code: file name → BLAKE3 (hex) of code that the configuration brings; None in an artifact that was saved before
+            it was kept.
+        unread: what KV depends on and no digest covers; a sentence each, with the next step. Where there is any, there
+            is no kv name, and equal digests prove nothing.
         details: what the parts are made of, so that a diff can say what in them changed; None in an artifact that was
             saved before they were kept. Part of no digest.
     """
@@ -117,6 +121,8 @@ class Fingerprint(Artifact, frozen=True, kw_only=True, tag="kvrelease/fingerprin
     stored: str | None = None
     remembered_bytes: int = 0
     bound: DetectionBound | None = None
+    code: dict[str, str] | None = None
+    unread: tuple[str, ...] = ()
     details: Details | None = None
 
 
@@ -173,7 +179,10 @@ def load_with_text(
     file = open_saved(what)
     if file is not None:
         data = read_bytes(file, limit_bytes=artifacts.MAX_ARTIFACT_BYTES)
+        from kvrelease.release.saved import require_consistent  # noqa: PLC0415 - late: it reads a Fingerprint
+
         saved = artifacts.from_json(data, Fingerprint, source=file.where)
+        require_consistent(saved, where=file.where)
         release = msgspec.structs.replace(
             saved.release, name=name or saved.release.name, version=version or saved.release.version
         )
@@ -201,6 +210,29 @@ def require_current(found: Fingerprint) -> None:
             f"{family}; this version makes {FAMILY}, and names of the two are never the same",
             hint=f"fingerprint the release again: kvrelease fingerprint {shlex.quote(found.release.source)}",
         )
+
+
+def require_kv_name(found: Fingerprint) -> str:
+    """The kv name of a release.
+
+    Raises:
+        InputError: it has none; the error says why, and what to do.
+    """
+    if found.release.kv_name is not None:
+        return found.release.kv_name
+    source = shlex.quote(found.release.source)
+    hint = f"kvrelease fingerprint {source}"
+    if found.rule.name == ADAPTER_RULE:
+        why = "it is an adapter without its base, and KV is made by both"
+        hint = f"kvrelease fingerprint BASE --adapter {source}"
+    elif found.unread:
+        why, _, hint = found.unread[0].rpartition("; ")
+    elif found.mode is not Mode.FULL:
+        why = "its fingerprint is not a full one, and only a full digest may name a cache"
+    else:
+        why = "it is weights without their config.json, and KV depends on that too"
+        hint = "give the model's directory, config.json in it"
+    raise InputError(f"naming the KV of {found.release.source}: {why}", hint=hint)
 
 
 def fingerprint_source(
@@ -313,6 +345,7 @@ def fingerprint_with_text(
         copies = ", ".join(sorted(all_digests.keys() - tensor_digests.keys()))
         warnings.append(f"{copies} repeats the embeddings it is tied to, and is not counted")
     warnings += [*_about_content(checkpoint, stored, read.zeros), *text_side.warnings]
+    warnings += [f"there is no kv name: {why}" for why in content.unread]
     if rule.reason is not None:
         warnings.append(f"{rule.reason}: so every tensor and every configuration key counts for the kv digest")
     found = Fingerprint(
@@ -320,7 +353,7 @@ def fingerprint_with_text(
             name=name or content.name or source.origin.name,
             version=version or source.origin.version,
             source=source.origin.address,
-            kv_name=kv_name(kv) if config is not None and algorithm == FULL_ALGORITHM else None,
+            kv_name=kv_name(kv) if algorithm == FULL_ALGORITHM and config is not None and not content.unread else None,
         ),
         mode=mode,
         digests=Digests(
@@ -349,6 +382,8 @@ def fingerprint_with_text(
         remembered_bytes=read.remembered_bytes,
         bound=detection_bound((t.shape, t.size_bytes) for t in stored) if mode is Mode.FAST and known is None else None,
         stored=stored_digest(checkpoint.files),
+        code=content.code,
+        unread=content.unread,
         details=msgspec.structs.replace(details, aliases=tuple(sorted(all_digests.keys() - tensor_digests.keys()))),
     )
     return found, text_side.content

@@ -10,6 +10,7 @@ import enum
 import struct
 
 import msgspec
+from blake3 import blake3
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.release.gguf_cursor import HeaderCursor
@@ -63,6 +64,12 @@ _LABEL_FAMILIES = (
     "general.source.",
     "quantize.imatrix.",
 )
+
+
+NAME = "general.name"
+# llama.cpp strips blanks after special tokens of models whose name has one of these words: a label that decides token
+# ids. Source: llama.cpp, src/llama-vocab.cpp (`llama_vocab::impl::load`, "set attributes by model/tokenizer name").
+_TOKENIZING_NAMES = (("phi-3", ("phi-3", "phi3")), ("modern-bert", ("modern-bert",)))
 
 
 class KeyRole(enum.Enum):
@@ -151,7 +158,10 @@ def read_metadata(cursor: HeaderCursor, count: int) -> Metadata:
     templates = _templates(cursor, found[KeyRole.TEMPLATE])
     return Metadata(
         configuration=_as_json(found[KeyRole.CONFIGURATION]),
-        tokenizer={key: value.digest for key, value in sorted(found[KeyRole.TOKENIZER].items())},
+        tokenizer={
+            **{key: value.digest for key, value in sorted(found[KeyRole.TOKENIZER].items())},
+            **_tokenizing_name(found[KeyRole.LABEL].get(NAME)),
+        },
         templates=templates,
         sampling=_as_json(found[KeyRole.SAMPLING]),
         labels=_as_json(found[KeyRole.LABEL]),
@@ -207,6 +217,15 @@ def _templates(cursor: HeaderCursor, values: dict[str, StoredValue]) -> dict[str
             raise cursor.damaged(f"is a second template with the name {name!r}")
         templates[name] = text.replace("\r\n", "\n").replace("\r", "\n")
     return templates
+
+
+def _tokenizing_name(name: StoredValue | None) -> dict[str, bytes]:
+    """What the model's name says about its tokenizer: the first word in it by which llama.cpp goes, if any."""
+    text = b"" if name is None or name.value_type is not ValueType.STRING else name.raw[_LENGTH_BYTES:].lower()
+    for word, spellings in _TOKENIZING_NAMES:
+        if any(spelling.encode() in text for spelling in spellings):
+            return {NAME: blake3(word.encode()).digest()}
+    return {}
 
 
 def _layout_number(

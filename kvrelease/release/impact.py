@@ -75,10 +75,12 @@ def rule_for(config: ModelConfig | None) -> Rule:
     layers = None if family is None else entries.get(family.layers_key)
     reason = _why_unknown(config, family)
     has_rule = family is not None and reason is None and isinstance(layers, int)
+    # Where a type without a table does not say, its default may be either, and a copy of the embeddings says nothing.
+    says_untied = family is not None or "tie_word_embeddings" in entries
     return Rule(
         name=family.rule if has_rule and family is not None else ALL_RULE,
         layers=layers if has_rule and isinstance(layers, int) else None,
-        ties_embeddings=entries.get("tie_word_embeddings") is True,
+        ties_embeddings=entries.get("tie_word_embeddings") is True if says_untied else config is not None,
         is_quantized=is_quantized(entries),
         reason=reason,
     )

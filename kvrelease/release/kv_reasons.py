@@ -12,6 +12,7 @@ from kvrelease.release.draft_heads import draft_head_of
 from kvrelease.release.families.family import KeyEffect
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import key_effect, tensor_impact
+from kvrelease.release.side_files import counts_for_kv, is_known_file
 
 # Reasons explain; past this many groups of tensors they only repeat.
 _GROUPS_SHOWN = 5
@@ -36,9 +37,12 @@ def config_reasons(new: Fingerprint, config: Sequence[ConfigChange]) -> list[str
         if not change.affects_kv:
             continue
         is_unknown = new.rule.layers is not None and key_effect(change.key, new.rule) is KeyEffect.UNKNOWN
+        is_unknown = is_unknown and not is_known_file(change.key)
         why = f"which the rule {new.rule.name} does not know, so it counts" if is_unknown else "on which KV depends"
         where = "config.json" if new.format is Format.SAFETENSORS else "the metadata"
-        reasons.append(f"{where} changed in {change.key!r}, {why}: every layer is invalid")
+        is_file = new.format is Format.SAFETENSORS and counts_for_kv(change.key)
+        what = f"{change.key} changed" if is_file else f"{where} changed in {change.key!r}"
+        reasons.append(f"{what}, {why}: every layer is invalid")
     return reasons
 
 

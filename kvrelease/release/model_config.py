@@ -7,13 +7,13 @@ keys).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.release.families import FAMILY_OF_TYPE
-from kvrelease.release.quantization import QUANTIZATION_KEY, canonical_quantization
+from kvrelease.release.quantization import COMPRESSION_KEY, QUANTIZATION_KEY, canonical_quantization
 from kvrelease.release.small_files import read_json_object
 from kvrelease.release.source import SourceFile
 
@@ -42,35 +42,34 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
 
 
-def read_model_config(file: SourceFile, *, beside: Sequence[SourceFile] = ()) -> ModelConfig:
+def read_model_config(file: SourceFile, *, beside: Mapping[str, object] | None = None) -> ModelConfig:
     """The canonical configuration in a file.
 
     Args:
         file: `config.json`.
-        beside: those of `quantization.SIDE_FILES` that lie beside it.
+        beside: file name → what counts of the files beside it (side_files.py).
 
     Raises:
         NotFound: no such file.
         DamagedFile: not a JSON object, a key twice, too deep or too large.
         InputError: it cannot be read.
     """
-    return canonical_config(read_json_object(file), beside={side.name: read_json_object(side) for side in beside})
+    return canonical_config(read_json_object(file), beside=beside)
 
 
-def canonical_config(raw: JsonObject, *, beside: Mapping[str, JsonObject] | None = None) -> ModelConfig:
+def canonical_config(raw: JsonObject, *, beside: Mapping[str, object] | None = None) -> ModelConfig:
     """The canonical form of a configuration. Model types without a table keep all that is not dropped.
 
     Args:
         raw: of `config.json`.
-        beside: file name → content of `quantization.SIDE_FILES`; each becomes an entry under its name.
+        beside: file name → what counts of the files beside it; each becomes an entry under its name.
     """
     version = raw.get("transformers_version")
     model_type = raw.get("model_type")
-    entries: JsonObject = {key: value for key, value in raw.items() if key not in _DROPPED}
     warnings: list[str] = []
-    _rename_dtype(entries, warnings)
+    entries = _plain(raw, CONFIG_NAME, warnings)
     _unify_quantization(entries)
-    entries |= {name: canonical_quantization(content) for name, content in (beside or {}).items()}
+    entries |= beside or {}
     stated = dict(sorted(entries.items()))
     family = FAMILY_OF_TYPE.get(model_type) if isinstance(model_type, str) else None
     if family is not None:
@@ -90,10 +89,25 @@ def canonical_config(raw: JsonObject, *, beside: Mapping[str, JsonObject] | None
     )
 
 
-def _rename_dtype(entries: JsonObject, warnings: list[str]) -> None:
+def _plain(raw: JsonObject, where: str, warnings: list[str]) -> JsonObject:
+    """A configuration, and the configurations in it, without what only says who wrote them, and with one `dtype`."""
+    entries = {
+        key: _plain(value, f"{key} in {where}", warnings) if isinstance(value, dict) and _is_sub_config(key) else value
+        for key, value in raw.items()
+        if key not in _DROPPED
+    }
+    _rename_dtype(entries, where, warnings)
+    return entries
+
+
+def _is_sub_config(key: str) -> bool:
+    return key.endswith("_config") and key not in (QUANTIZATION_KEY, COMPRESSION_KEY)
+
+
+def _rename_dtype(entries: JsonObject, where: str, warnings: list[str]) -> None:
     old, new = _bare_dtype(entries.pop("torch_dtype", None)), _bare_dtype(entries.pop("dtype", None))
     if old is not None and new is not None and old != new:
-        warnings.append(f"{CONFIG_NAME} says dtype {new!r} and torch_dtype {old!r}; engines differ")
+        warnings.append(f"{where} says dtype {new!r} and torch_dtype {old!r}; engines differ")
         entries["torch_dtype"] = old  # both count
     dtype = new if new is not None else old
     if dtype is not None:
@@ -106,7 +120,7 @@ def _bare_dtype(dtype: object) -> object:
 
 def _unify_quantization(entries: JsonObject) -> None:
     """`compression_config`, as early compressed-tensors wrote it, is a `quantization_config`; vLLM reads them alike."""
-    if entries.get(QUANTIZATION_KEY) is None and isinstance(entries.get("compression_config"), dict):
-        entries[QUANTIZATION_KEY] = entries.pop("compression_config")
+    if entries.get(QUANTIZATION_KEY) is None and isinstance(entries.get(COMPRESSION_KEY), dict):
+        entries[QUANTIZATION_KEY] = entries.pop(COMPRESSION_KEY)
     if isinstance(raw := entries.get(QUANTIZATION_KEY), dict):
         entries[QUANTIZATION_KEY] = canonical_quantization(raw)

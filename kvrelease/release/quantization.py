@@ -15,9 +15,14 @@ from collections.abc import Mapping
 from kvrelease.artifacts import JsonObject
 
 QUANTIZATION_KEY = "quantization_config"
-# Where a checkpoint of ModelOpt (before 0.31), AutoGPTQ or AutoAWQ says how it is quantised. vLLM reads them where
-# config.json has no quantization_config, other engines always, so they always count.
-SIDE_FILES = ("hf_quant_config.json", "quant_config.json", "quantize_config.json")
+# As early compressed-tensors called it.
+COMPRESSION_KEY = "compression_config"
+# Where a checkpoint of ModelOpt (before 0.31), AutoGPTQ, AutoAWQ or AutoRound says how it is quantised. vLLM reads them
+# where config.json has no quantization_config, other engines always, so they always count.
+SIDE_FILES = ("hf_quant_config.json", "quant_config.json", "quantization_config.json", "quantize_config.json")
+# vLLM takes any file whose name ends in one of the names that a method has. Source: vllm 0.32.0,
+# model_executor/model_loader/weight_utils.py (`get_quant_config`), quantization/*.py (`get_config_filenames`).
+_SIDE_FILE_ENDS = ("quant_config.json", "quantization_config.json", "quantize_config.json")
 
 # Parameters of a quantised linear layer, besides `weight` and `bias`: each is read by that layer's product alone (or,
 # in a fused Q, K and V, by that of its siblings, which impact.py answers for).
@@ -120,15 +125,44 @@ def canonical_quantization(raw: JsonObject) -> JsonObject:
     for old, new in _ALIASES.get(known, {}).items():
         if old in entries and new not in entries:
             entries[new] = entries.pop(old)
-    entries = _ordered_where_it_counts(entries)
+    entries = _without_versions(_ordered_where_it_counts(entries))
     if isinstance(inner := entries.get("quantization"), dict):  # hf_quant_config.json nests what matters
         entries["quantization"] = _ordered_where_it_counts(inner)
     return entries
 
 
+def _without_versions(entries: JsonObject) -> JsonObject:
+    """Without the version of the program that quantised; which program it was stays."""
+    result = dict(entries)
+    if isinstance(producer := entries.get("producer"), dict):  # ModelOpt
+        result["producer"] = {key: value for key, value in producer.items() if key != "version"}
+    if isinstance(meta := entries.get("meta"), dict) and "quantizer" in meta:  # GPTQModel: "gptqmodel:2.0.0"
+        tools = meta["quantizer"]
+        result["meta"] = meta | {
+            "quantizer": [_tool(item) for item in tools] if isinstance(tools, list) else _tool(tools)
+        }
+    return result
+
+
+def _tool(text: object) -> object:
+    return text.partition(":")[0] if isinstance(text, str) else text
+
+
+def is_quantization_file(name: str) -> bool:
+    """Whether a file of that name says how a checkpoint is quantised."""
+    return name.endswith(_SIDE_FILE_ENDS)
+
+
 def is_quantized(entries: JsonObject) -> bool:
     """Whether a canonical configuration, or a file beside it, says anything about quantised weights."""
-    return any(key in entries for key in (QUANTIZATION_KEY, *SIDE_FILES))
+    return any(key == QUANTIZATION_KEY or is_quantization_file(key) for key in entries)
+
+
+def quantization_methods(entries: JsonObject) -> frozenset[str]:
+    """Every `quant_method` that a canonical configuration, or a file beside it, names; in sub-configurations too."""
+    nested = [value for key, value in entries.items() if key.endswith("_config") and isinstance(value, dict)]
+    blocks = [*_blocks(entries), *(block for inner in nested for block in _blocks(inner))]
+    return frozenset(method for block in blocks if isinstance(method := block.get("quant_method"), str))
 
 
 def promises_kv_scales(entries: JsonObject) -> bool:
@@ -145,7 +179,7 @@ def promises_kv_scales(entries: JsonObject) -> bool:
 
 def _blocks(entries: JsonObject) -> list[JsonObject]:
     """Every place of a canonical configuration that says how the checkpoint is quantised."""
-    found = [entries.get(key) for key in (QUANTIZATION_KEY, *SIDE_FILES)]
+    found = [value for key, value in entries.items() if key == QUANTIZATION_KEY or is_quantization_file(key)]
     outer = [block for block in found if isinstance(block, dict)]
     return [*outer, *(inner for block in outer if isinstance(inner := block.get("quantization"), dict))]
 

@@ -7,15 +7,15 @@ taken for whole, and a file that appears while the release is read must be notic
 from __future__ import annotations
 
 from kvrelease.release.adapter_config import ADAPTER_CONFIG_NAME
-from kvrelease.release.checkpoint import INDEX_NAME
 from kvrelease.release.model_config import CONFIG_NAME
-from kvrelease.release.quantization import SIDE_FILES
+from kvrelease.release.shard_index import CONSOLIDATED_INDEX_NAME, INDEX_NAME
+from kvrelease.release.side_files import counts_for_kv
 from kvrelease.release.tokenizer import is_text_file
 from kvrelease.release.weights import WEIGHT_SUFFIXES
 
 CODE_SUFFIX = ".py"
 
-_NAMES = frozenset({ADAPTER_CONFIG_NAME, CONFIG_NAME, INDEX_NAME, *SIDE_FILES})
+_NAMES = frozenset({ADAPTER_CONFIG_NAME, CONFIG_NAME, INDEX_NAME, CONSOLIDATED_INDEX_NAME})
 
 
 def is_read(name: str) -> bool:
@@ -25,7 +25,7 @@ def is_read(name: str) -> bool:
     """
     if name.endswith(WEIGHT_SUFFIXES) or is_text_file(name):
         return True
-    return name in _NAMES or is_code(name)
+    return name in _NAMES or is_code(name) or counts_for_kv(name)
 
 
 def is_code(name: str) -> bool:

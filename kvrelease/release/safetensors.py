@@ -73,10 +73,10 @@ def read_safetensors(file: SourceFile, *, max_header_bytes: int = MAX_HEADER_BYT
         header = read_range(reader, _LENGTH_BYTES, length)
     if len(header) != length:
         raise DamagedFile(f"reading {file.where}: the file ends inside its header", hint="copy or download it again")
-    entries = _parse_header(header, file.where)
+    entries, metadata = _parse_header(header, file.where)
     tensors = _locate(entries, file.where, first_byte=_LENGTH_BYTES + length, file_bytes=identity.size_bytes)
     unknown = frozenset(tensor.dtype for tensor in tensors) - _DTYPE_BITS.keys()
-    return WeightFile(file=file, identity=identity, tensors=tensors, unknown_dtypes=unknown)
+    return WeightFile(file=file, identity=identity, tensors=tensors, unknown_dtypes=unknown, metadata=metadata)
 
 
 def _header_length(head: bytes, where: str, file_bytes: int) -> int:
@@ -117,8 +117,11 @@ def _header_length(head: bytes, where: str, file_bytes: int) -> int:
     )
 
 
-def _parse_header(header: bytes | bytearray, where: str) -> dict[str, _Entry]:
-    """The header's entries. Typed decoding first, so that hostile JSON is refused before it becomes objects."""
+def _parse_header(header: bytes | bytearray, where: str) -> tuple[dict[str, _Entry], dict[str, str] | None]:
+    """The header's entries, and what it says beside them.
+
+    Typed decoding first, so that hostile JSON is refused before it becomes objects.
+    """
     metadata: dict[str, str] | None = None
     try:
         raw = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
@@ -135,7 +138,7 @@ def _parse_header(header: bytes | bytearray, where: str) -> dict[str, _Entry]:
             raise DamagedFile(f"reading {where}: the header's entry of tensor {name!r}: {error}") from error
     if not _is_plain(header, metadata, entries):
         _refuse_duplicates(header, where)
-    return entries
+    return entries, metadata
 
 
 def _is_plain(header: bytes | bytearray, metadata: dict[str, str] | None, entries: dict[str, _Entry]) -> bool:

@@ -16,7 +16,7 @@ MAX_JSON_BYTES = 64 * 1024 * 1024
 MAX_JSON_DEPTH = 64
 
 _BOM = b"\xef\xbb\xbf"
-_LFS_POINTER = b"version https://git-lfs"
+LFS_POINTER = b"version https://git-lfs"
 
 
 def read_bytes(file: SourceFile, *, limit_bytes: int = MAX_JSON_BYTES) -> bytes:
@@ -35,7 +35,7 @@ def read_bytes(file: SourceFile, *, limit_bytes: int = MAX_JSON_BYTES) -> bytes:
                 f"reading {file.where}: {size_bytes} bytes, more than the {limit_bytes} such a file may have"
             )
         data = bytes(read_range(reader, 0, size_bytes))
-    if data.startswith(_LFS_POINTER):
+    if data.startswith(LFS_POINTER):
         raise DamagedFile(
             f"reading {file.where}: it is a Git LFS pointer, not the file itself", hint="git lfs pull, then run again"
         )

@@ -91,4 +91,4 @@ def read_stored(source: Source) -> StoredAnswer:
 
 def proves(answer: StoredAnswer, saved: Fingerprint) -> bool:
     """Whether a saved full fingerprint holds for what a place describes; False means that only reading can tell."""
-    return saved.stored == answer.stored and saved.digests.config == answer.config
+    return saved.stored == answer.stored and saved.digests.config == answer.config and not saved.unread

@@ -16,8 +16,9 @@ from blake3 import blake3
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile
 from kvrelease.release.algorithm import GENERATION_ALGORITHM, TEMPLATE_ALGORITHM, TOKENIZER_ALGORITHM
+from kvrelease.release.auto_map import code_elsewhere, names_code
 from kvrelease.release.canonical import digest_of, encode_json
-from kvrelease.release.checkpoint import FileRole, ReleaseFile, release_file
+from kvrelease.release.checkpoint import FileRole, ReleaseFile, listed, release_file
 from kvrelease.release.details import TextContent
 from kvrelease.release.small_files import MAX_JSON_BYTES, read_json_object, read_text
 from kvrelease.release.source import TEMPLATE_FOLDER, Source, SourceFile, read_range
@@ -25,10 +26,15 @@ from kvrelease.release.source import TEMPLATE_FOLDER, Source, SourceFile, read_r
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 TEMPLATE_NAME = "chat_template.jinja"
 GENERATION_CONFIG_NAME = "generation_config.json"
+# Where a processor keeps its template, which vLLM asks before the tokenizer's. Source: transformers 5.24.0,
+# processing_utils.py (`LEGACY_PROCESSOR_CHAT_TEMPLATE_FILE`); vllm 0.32.0, renderers/hf.py (`resolve_chat_template`).
+PROCESSOR_TEMPLATE_NAME = "chat_template.json"
 
 # Compared as JSON, without formatting.
 _JSON_FILES = ("special_tokens_map.json", "added_tokens.json")
-_NAMES = frozenset({TOKENIZER_CONFIG_NAME, TEMPLATE_NAME, GENERATION_CONFIG_NAME, *_JSON_FILES})
+_NAMES = frozenset(
+    {TOKENIZER_CONFIG_NAME, TEMPLATE_NAME, PROCESSOR_TEMPLATE_NAME, GENERATION_CONFIG_NAME, *_JSON_FILES}
+)
 # Compared byte for byte: vocabularies are large, and one tool writes each of them.
 _RAW_FILES = (
     "tokenizer.json",
@@ -36,8 +42,7 @@ _RAW_FILES = (
     "vocab.txt",
     "merges.txt",
     "tokenizer.model*",
-    "spiece.model",
-    "sentencepiece*.model",
+    "*.model",  # tokenizer, spiece, sentencepiece, tiktoken: transformers takes any
     "tekken.json",
     "*.tiktoken",
 )
@@ -102,13 +107,20 @@ def read_text_side(source: Source, *, model_config: JsonObject | None) -> TextSi
     whole, raw = _vocabularies(source)
     parts = {**{name: encode_json(value) for name, value in settings.items()}, **whole}
     templates, shadowed, template_files, warnings = _templates(source, tokenizer_config)
+    if (processors := _processor_template(source)) is not None and processors != templates.get("default"):
+        templates[PROCESSOR_TEMPLATE_NAME] = processors
+    if processors is not None:
+        template_files.append(PROCESSOR_TEMPLATE_NAME)
+    code, code_warnings = _code(source, tokenizer_config)
+    warnings += code_warnings
     effective = _effective_generation(generation_config, model_config)
     files = [release_file(source.file(name), FileRole.TOKENIZER) for name in sorted(parts)]
+    files += [release_file(source.file(name), FileRole.CODE) for name in sorted(code)]
     files += [release_file(source.file(name), FileRole.TEMPLATE) for name in template_files]
     if generation_config is not None:
         files.append(release_file(source.file(GENERATION_CONFIG_NAME), FileRole.GENERATION))
     return TextSide(
-        tokenizer=_named_digest(TOKENIZER_ALGORITHM, parts),
+        tokenizer=_named_digest(TOKENIZER_ALGORITHM, parts | code),
         template=_named_digest(TEMPLATE_ALGORITHM, {name: text.encode() for name, text in templates.items()}),
         generation=generation_digest(generation_config, model_config),
         files=tuple(files),
@@ -263,6 +275,33 @@ def _configured_templates(source: Source, value: object) -> dict[str, str]:
             pass
     where = source.file(TOKENIZER_CONFIG_NAME).where
     raise DamagedFile(f"reading {where}: chat_template is neither a text nor named texts")
+
+
+def _processor_template(source: Source) -> str | None:
+    """The template in a processor's own file; None where there is no such file."""
+    content = _optional_json(source, PROCESSOR_TEMPLATE_NAME)
+    if content is None:
+        return None
+    template = content.get("chat_template")
+    if not isinstance(template, str):
+        raise DamagedFile(f"reading {source.file(PROCESSOR_TEMPLATE_NAME).where}: chat_template is no text")
+    return template
+
+
+def _code(source: Source, tokenizer_config: JsonObject | None) -> tuple[dict[str, bytes], list[str]]:
+    """File name → hash of the Python files beside a tokenizer that names code of its own, and warnings."""
+    settings = tokenizer_config or {}
+    if not names_code(settings):
+        return {}, []
+    names = [name for name in source.names() if "/" not in name and name.endswith(".py")]
+    elsewhere = code_elsewhere(settings)
+    warnings = []
+    if elsewhere:
+        warnings.append(
+            f"{TOKENIZER_CONFIG_NAME} takes code from another repository, {listed(elsewhere)} (auto_map), which the "
+            "tokenizer's digest does not cover"
+        )
+    return {name: _hash_file(source.file(name), keeps=False)[0] for name in names}, warnings
 
 
 def _optional_json(source: Source, name: str) -> JsonObject | None:

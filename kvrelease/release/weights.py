@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from kvrelease.release.source import FileIdentity, SourceFile
@@ -38,9 +40,11 @@ class WeightFile(msgspec.Struct, frozen=True, kw_only=True):
         identity: of the file when its header was read.
         tensors: in the order of their bytes.
         unknown_dtypes: whose element size we do not know, so that sizes could not be checked.
+        metadata: what the header says beside the tensors (`__metadata__`); None where it says nothing.
     """
 
     file: SourceFile
     identity: FileIdentity
     tensors: tuple[StoredTensor, ...]
     unknown_dtypes: frozenset[str]
+    metadata: Mapping[str, str] | None = None

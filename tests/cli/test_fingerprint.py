@@ -23,7 +23,7 @@ from kvrelease.release.mode import Mode
 from kvrelease.release.safetensors import read_safetensors
 from tests.cli.conftest import Kv
 from tests.cli.shell import Releases, start
-from tests.release.builders import local_file, tensors, write_json, write_release, write_text_side
+from tests.release.builders import config_json, local_file, tensors, write_json, write_release, write_text_side
 from tests.release.hub_server import serve_hub
 from tests.release.mount_tables import needs_dated_files
 
@@ -74,8 +74,23 @@ def test_a_fast_fingerprint_is_no_release_to_bind_to(kv: Kv, model: Path, argv: 
     engine = ["--release", "fast.json", "--engine-url", "http://127.0.0.1:1", "--prompts", "prompts.yaml"]
     result = kv(*argv, *(engine if len(argv) == 1 else []))
     assert result.code == 4
-    assert "not a full one, and only a full digest may name a cache;" in result.errors[0]
+    assert "not a full one, and only a full digest may name a cache" in result.errors[0]
     assert "next: kvrelease fingerprint" in result.err
+
+
+@pytest.mark.parametrize("argv", [["namespace", "m", "--engine", "vllm"], ["prewarm"], ["record"], ["verify"]])
+def test_a_release_whose_code_lies_elsewhere_is_none_to_bind_to(kv: Kv, model: Path, argv: list[str]) -> None:
+    write_json(model / "config.json", config_json(auto_map={"AutoModel": "acme/code--modeling_x.X"}))
+    engine = ["--release", "m", "--engine-url", "http://127.0.0.1:1", "--prompts", "prompts.yaml"]
+    result = kv(*argv, *(engine if len(argv) == 1 else []))
+    assert result.code == 4
+    assert "config.json takes code from another repository, 'acme/code' (auto_map)" in result.errors[0]
+    assert "next: copy its *.py files beside config.json" in result.err
+    page = kv("fingerprint", "m")
+    assert page.code == 0
+    assert "there is no kv name: config.json takes code from another" in page.out
+    for fail_on, code in (("kv", 3), ("weights", 0)):
+        assert kv("diff", "m", "m", "--fail-on", fail_on).code == code
 
 
 def test_a_diff_with_a_fast_fingerprint_is_unknown(kv: Kv, model: Path) -> None:

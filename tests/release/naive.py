@@ -115,6 +115,8 @@ def first_layer(name: str, *, is_quantized: bool) -> int | None:
     if not found:
         return 0
     layer, rest = int(found[1]), found[2]
+    if rest == "self_attn.rotary_emb.inv_freq":
+        return None
     if re.fullmatch(KV_SCALE, rest):
         return layer
     part = re.fullmatch(rf"(?:({NORM})\.(?:weight|bias))|(?:({PROJECTION})\.(?:weight|bias{more}))", rest)

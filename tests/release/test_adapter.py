@@ -14,6 +14,7 @@ from kvrelease.errors import DamagedFile, InputError, NotFound, UnsupportedRelea
 from kvrelease.release.adapter import is_adapter, read_adapter
 from kvrelease.release.address import open_source
 from kvrelease.release.checkpoint import FileRole
+from kvrelease.release.fingerprint import load_release
 from kvrelease.release.local_source import open_directory
 from tests.release import naive
 from tests.release.adapters import RECORDED, AdapterTensors, adapter_json, adapter_tensors, source_of, write_adapter
@@ -102,6 +103,10 @@ def test_an_adapter_is_told_from_a_model_that_has_one_beside_it(tmp_path: Path) 
     assert not is_adapter(source_of(model))
     write_adapter(model)
     assert not is_adapter(source_of(model))
+    with pytest.raises(UnsupportedRelease, match=r"a model and an adapter .* lie in one directory") as caught:
+        load_release(model)
+    assert "--adapter NAME=THAT_DIRECTORY" in (caught.value.hint or "")
+    assert load_release(model / "model.safetensors").release.kv_name is not None
     (tmp_path / "empty").mkdir()
     assert not is_adapter(source_of(tmp_path / "empty"))
 

@@ -61,7 +61,7 @@ def test_a_flipped_bit_fails_a_full_check_and_a_fast_one_where_it_looks(model: P
     published = load_release(model)
     changed.replace(model / "model.safetensors")
     full = check_release(published, load_release(model))
-    assert (full.verdict, full.changed, full.tensors.changed) == (Verdict.FAIL, ("weights",), (BIG,))
+    assert (full.verdict, full.changed, full.tensors.changed) == (Verdict.FAIL, ("weights", "kv"), (BIG,))
     assert repr(BIG) in full.reason
     fast = check_release(published, load_release(model, mode=Mode.FAST))
     assert fast.verdict is (Verdict.FAIL if sampled else Verdict.PASS)
@@ -75,7 +75,8 @@ def test_every_part_beside_the_weights_is_compared_whole_in_both_modes(model: Pa
     write_json(model / "generation_config.json", {"temperature": 0.7})
     (model / "chat_template.jinja").write_text("{{ other }}")
     check = check_release(published, load_release(model, mode=mode))
-    assert (check.verdict, check.changed) == (Verdict.FAIL, ("config", "template", "generation"))
+    kv = ("kv",) if mode is Mode.FULL else ()  # of a fast reading the kv digest is another one
+    assert (check.verdict, check.changed) == (Verdict.FAIL, (*kv, "config", "template", "generation"))
 
 
 def test_a_full_check_against_a_fast_publication_is_inconclusive_unless_a_change_shows(model: Path) -> None:
@@ -106,6 +107,13 @@ def test_a_better_rule_is_no_change_of_the_release(model: Path) -> None:
     assert check_release(msgspec.structs.replace(found, digests=digests), found).verdict is Verdict.PASS
 
 
+def test_a_published_kv_digest_that_is_not_the_releases_fails(model: Path) -> None:
+    found = load_release(model)
+    digests = msgspec.structs.replace(found.digests, kv="kvfp1-full/llama.1:" + "0" * 64)
+    check = check_release(msgspec.structs.replace(found, digests=digests), found)
+    assert (check.verdict, check.changed) == (Verdict.FAIL, ("kv",))
+
+
 def test_a_check_is_an_artifact(model: Path) -> None:
     check = check_release(load_release(model), load_release(model, mode=Mode.FAST))
     assert artifacts.from_json(artifacts.to_json(check).encode(), ReleaseCheck, source="-") == check
@@ -131,7 +139,7 @@ def test_adapters_are_compared_by_what_they_are(model: Path, tmp_path: Path) -> 
     weights[NAME] += 1
     write_release(model, weights)
     changed = check_release(published, served({"support": one}))
-    assert (changed.verdict, changed.changed) == (Verdict.FAIL, ("weights",))
+    assert (changed.verdict, changed.changed) == (Verdict.FAIL, ("weights", "kv"))
 
 
 def test_a_preprocessor_that_is_another_one_is_not_what_was_published(tmp_path: Path) -> None:

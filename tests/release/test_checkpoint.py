@@ -11,6 +11,7 @@ from kvrelease.errors import DamagedFile, NotFound, UnsupportedRelease
 from kvrelease.release.address import open_source
 from kvrelease.release.checkpoint import FileRole, read_checkpoint
 from kvrelease.release.content import read_content
+from kvrelease.release.fingerprint import load_release
 from tests.release.builders import tensors, write_json, write_release
 
 INDEX = "model.safetensors.index.json"
@@ -119,12 +120,53 @@ def test_extra_weight_files_are_a_warning_and_not_loaded(sharded: Path) -> None:
     ]
 
 
-def test_consolidated_is_dropped_with_a_word_on_engines_that_prefer_it(tmp_path: Path) -> None:
+def test_both_of_two_layouts_count_because_engines_load_one_or_the_other(tmp_path: Path) -> None:
     """https://github.com/vllm-project/vllm/issues/40765"""
+    directory = write_release(tmp_path / "model", shards=2)
+    plain = load_release(directory)
+    layout = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    names = [plain.release.kv_name]
+    for seed in range(2):
+        own = {f"layers.0.attention.w{part}.weight": tensors(seed)["lm_head.weight"] for part in "kv"}
+        save_file(own, directory / "consolidated.safetensors")
+        assert chosen(directory) == [*layout, "consolidated.safetensors"]
+        found = load_release(directory)
+        assert any("two layouts of the weights lie here" in warning for warning in found.warnings)
+        assert found.tensors == plain.tensors + 2
+        names.append(found.release.kv_name)
+    weights = tensors()
+    weights["model.layers.0.self_attn.k_proj.weight"] += 1
+    write_release(directory, weights, shards=2)
+    names.append(load_release(directory).release.kv_name)
+    assert len(set(names)) == 4
+    write_json(directory / "params.json", {"rope_theta": 1e6})
+    assert load_release(directory).release.kv_name not in names
+
+
+def test_a_layout_that_says_the_same_again_is_counted_once_and_one_that_says_otherwise_is_refused(
+    tmp_path: Path,
+) -> None:
     directory = write_release(tmp_path / "model")
+    before = load_release(directory).digests
     shutil.copy(directory / "model.safetensors", directory / "consolidated.safetensors")
-    assert chosen(directory) == ["model.safetensors"]
-    assert any("--load-format hf" in warning for warning in read_checkpoint(open_source(directory)).warnings)
+    assert load_release(directory).digests == before
+    save_file(tensors(9), directory / "consolidated.safetensors")
+    with pytest.raises(DamagedFile, match="hold different versions of it"):
+        load_release(directory)
+
+
+def test_the_index_of_mistrals_layout_decides_what_of_it_counts(tmp_path: Path) -> None:
+    directory = write_release(tmp_path / "model")
+    for number in (1, 2):
+        save_file({f"w{number}": tensors()["model.norm.weight"]}, directory / f"consolidated-{number}.safetensors")
+    assert len(chosen(directory)) == 3
+    index = {"weight_map": {"w1": "consolidated-1.safetensors"}}
+    write_json(directory / "consolidated.safetensors.index.json", index)
+    assert chosen(directory) == ["model.safetensors", "consolidated-1.safetensors"]
+    index = {"weight_map": {"w1": "consolidated-1.safetensors", "w3": "consolidated-3.safetensors"}}
+    write_json(directory / "consolidated.safetensors.index.json", index)
+    with pytest.raises(NotFound, match=r"consolidated.safetensors.index.json names are absent: 'consolidated-3"):
+        read_checkpoint(open_source(directory))
 
 
 def test_consolidated_alone_is_loaded(tmp_path: Path) -> None:
@@ -148,6 +190,21 @@ def test_shards_without_an_index_are_all_loaded_or_missed_by_number(sharded: Pat
     (sharded / FIRST_SHARD).unlink()
     with pytest.raises(NotFound, match=f"1 of 3 shards are absent: '{FIRST_SHARD}'"):
         read_checkpoint(open_source(sharded))
+
+
+def test_one_shard_that_an_index_names_beside_others_is_no_release(sharded: Path) -> None:
+    index = json.loads((sharded / INDEX).read_text())
+    renamed = {}
+    for number, name in enumerate(sorted(set(index["weight_map"].values()))):
+        renamed[name] = f"part_{'abc'[number]}.safetensors"
+        (sharded / name).rename(sharded / renamed[name])
+    write_json(sharded / INDEX, {"weight_map": {name: renamed[file] for name, file in index["weight_map"].items()}})
+    assert load_release(sharded).release.kv_name is not None
+    with pytest.raises(UnsupportedRelease, match=f"one of the 3 shards that {INDEX} names") as caught:
+        load_release(sharded / "part_a.safetensors")
+    assert caught.value.hint == f"give {sharded} instead"
+    save_file(tensors(), sharded / "merged.safetensors")
+    assert any("which engines would follow" in text for text in load_release(sharded / "merged.safetensors").warnings)
 
 
 def test_one_shard_of_several_is_no_release(sharded: Path) -> None:
@@ -205,7 +262,10 @@ def test_consolidated_shards_need_no_index_of_that_name(tmp_path: Path) -> None:
     for path in sorted(directory.glob("model*")):
         path.rename(directory / path.name.replace("model", "consolidated", 1))
     names = [f"consolidated-0000{number}-of-00002.safetensors" for number in (1, 2)]
-    assert (directory / "consolidated.safetensors.index.json").exists()
+    index = directory / "consolidated.safetensors.index.json"
+    index.write_text(index.read_text().replace('"model-', '"consolidated-'))
+    assert chosen(directory) == names
+    index.unlink()
     assert chosen(directory) == names
     (directory / names[1]).unlink()
     with pytest.raises(NotFound, match=f"1 of 2 shards are absent: '{names[1]}'"):

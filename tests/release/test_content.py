@@ -87,6 +87,7 @@ CHANGES: dict[str, tuple[dict[str, Value | None], set[str]]] = {
     "special token": ({"tokenizer__ggml__bos_token_id": u32(1)}, {"tokenizer", "release"}),
     "sampling": ({"general__sampling__temp": f32(0.5)}, {"generation", "release"}),
     "name": ({"general__name": text("Support 1.3")}, set()),
+    "a name by which llama.cpp strips blanks": ({"general__name": text("My Phi-3 mini")}, {"tokenizer", "release"}),
     "licence": ({"general__license": text("mit")}, set()),
     "base model": ({"general__base_model__0__name": text("SmolLM")}, set()),
     "rope": ({"llama__rope__freq_base": f32(500000.0)}, {"config", "kv", "release"}),
@@ -106,6 +107,13 @@ def test_a_change_of_metadata_changes_the_digests_it_belongs_to(case: str, tmp_p
     before = fingerprint(tmp_path)
     after = fingerprint(tmp_path, small_model(**edits), name="edited")
     assert changed(before, after) == expected
+
+
+def test_names_that_llama_cpp_takes_alike_are_one_tokenizer(tmp_path: Path) -> None:
+    names = ["Phi-3 Mini", "phi3-support v7", "Modern-BERT", "modern-bert phi3", "Llama"]
+    found = [fingerprint(tmp_path, small_model(general__name=text(name)), name="x").digests.tokenizer for name in names]
+    assert found[0] == found[1] == found[3]
+    assert len({found[0], found[2], found[4]}) == 3
 
 
 def test_a_large_value_counts_to_its_last_byte(tmp_path: Path) -> None:

@@ -185,10 +185,14 @@ def test_a_tensor_of_one_layer_is_not_that_of_another() -> None:
 def test_tied_copy_of_the_embeddings_does_not_count() -> None:
     _, tied = config_and_rule(tie_word_embeddings=True)
     _, untied = config_and_rule(tie_word_embeddings=False)
+    _, unsaid = config_and_rule("gemma9", tie_word_embeddings=None)  # which its type ties by default, or not
+    _, said = config_and_rule("gemma9", tie_word_embeddings=False)
     found = payloads()
     copy = found | {OUTPUT_LAYER: found["model.embed_tokens.weight"]}
     assert OUTPUT_LAYER not in without_tied_copy(copy, tied)
     assert without_tied_copy(copy, untied) == copy
+    assert OUTPUT_LAYER not in without_tied_copy(copy, unsaid)
+    assert without_tied_copy(copy, said) == copy
     assert without_tied_copy(found, tied) == found  # other bytes: not a copy
 
 

@@ -115,6 +115,18 @@ def test_any_flipped_bit_changes_the_digests_or_is_refused(model: Path) -> None:
     assert all(position < header_end for position in refused)
 
 
+def test_rotary_frequencies_that_old_checkpoints_store_change_no_kv(model: Path) -> None:
+    """Engines compute them, and load none that is stored: vllm 0.32.0, models/utils.py; SGLang, models/llama.py;
+    transformers 5.24.0, modeling_utils.py (`_adjust_missing_and_unexpected_keys`).
+    """
+    before = load_release(model)
+    stored = {f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": np.ones(2, np.float32) for layer in range(3)}
+    write_release(model, tensors() | stored)
+    after = load_release(model)
+    assert (after.digests.kv, after.layers) == (before.digests.kv, before.layers)
+    assert after.digests.weights != before.digests.weights
+
+
 def test_final_norm_alone_changes_weights_and_not_kv(model: Path) -> None:
     before = load_release(model)
     weights = tensors()

@@ -312,6 +312,34 @@ def test_other_model_types_keep_what_they_say() -> None:
     }
 
 
+def test_sub_configurations_are_in_the_same_form_at_every_depth() -> None:
+    """Models of several inputs have one for each: transformers 5 writes `dtype` in all, 4 wrote `torch_dtype`."""
+
+    def stated(**inner: object) -> JsonObject:
+        return {"text_config": {"hidden_size": 8, **inner}, "deep_config": {"audio_config": {**inner}, "list": [1]}}
+
+    old = entries(config_json("other", **stated(torch_dtype="torch.bfloat16", transformers_version="4.1")))
+    assert old == entries(config_json("other", **stated(dtype="bfloat16", _name_or_path="/x")))
+    assert old["text_config"] == {"hidden_size": 8, "dtype": "bfloat16"}
+    assert old != entries(config_json("other", **stated(dtype="float16")))
+    assert old != entries(config_json("other", **stated()))
+    both = canonical_config(config_json("other", **stated(dtype="float16", torch_dtype="bfloat16")))
+    assert both.entries["text_config"] == {"hidden_size": 8, "dtype": "float16", "torch_dtype": "bfloat16"}
+    assert "text_config in config.json says dtype 'float16' and torch_dtype 'bfloat16'; engines differ" in both.warnings
+    nested = {"quantization_config": {"torch_dtype": "a"}, "other": {"torch_dtype": "a"}}
+    kept = entries(config_json("other", **nested))
+    assert (kept["quantization_config"], kept["other"]) == ({"torch_dtype": "a"}, {"torch_dtype": "a"})
+
+
+@pytest.mark.parametrize("model_type", ["qwen2", "qwen3"])
+def test_where_windows_begin_counts_only_where_there_are_any(model_type: str) -> None:
+    def at(layer: int, **changes: object) -> JsonObject:
+        return entries(config_json(model_type, max_window_layers=layer, **changes))
+
+    assert at(1) == at(3) == at(1, use_sliding_window=False)
+    assert at(1, use_sliding_window=True) != at(3, use_sliding_window=True)
+
+
 def test_version_of_the_writer_is_reported_and_no_entry() -> None:
     config = canonical_config(config_json())
     assert config.transformers_version == "4.40.0"

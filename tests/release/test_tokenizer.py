@@ -6,6 +6,7 @@ import pytest
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile
+from kvrelease.release.checkpoint import FileRole
 from kvrelease.release.local_source import open_directory
 from kvrelease.release.tokenizer import TextSide, read_text_side
 from tests.release.builders import write_json, write_text_side
@@ -42,7 +43,10 @@ def test_each_file_changes_its_own_digest_only(model: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model", "qwen.tiktoken"],
+    [
+        *("special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model"),
+        *("qwen.tiktoken", "tiktoken.model", "spm.model", "tokenizer.model.v3"),
+    ],
 )
 def test_every_vocabulary_file_counts(model: Path, name: str) -> None:
     before = read(model)
@@ -78,6 +82,45 @@ def test_jinja_file_wins_over_tokenizer_config(model: Path) -> None:
     assert "differ" in with_jinja.warnings[0]
     write_json(model / "tokenizer_config.json", {"bos_token": "<s>", "chat_template": "{{ ignored }}"})
     assert changed(with_jinja, read(model)) == set()
+
+
+def test_a_processors_template_counts_where_it_is_another(model: Path) -> None:
+    """vLLM asks the processor first, so prompts change with it, and the tokenizer's stays for tool calls."""
+    before = read(model)
+    write_json(model / "chat_template.json", {"chat_template": "{{ messages }}"})
+    assert changed(before, read(model)) == set()
+    write_json(model / "chat_template.json", {"chat_template": "{{ other }}"})
+    other = read(model)
+    assert changed(before, other) == {"template"}
+    write_json(model / "tokenizer_config.json", {"bos_token": "<s>", "chat_template": "{{ other }}"})
+    assert changed(other, read(model)) == {"template"}
+    (model / "tokenizer_config.json").unlink()
+    assert read(model).template not in (None, other.template)
+    write_json(model / "chat_template.json", {"chat_template": 1})
+    with pytest.raises(DamagedFile, match="chat_template is no text"):
+        read(model)
+
+
+def test_code_of_a_tokenizer_counts_where_it_is_named(model: Path) -> None:
+    (model / "tokenization_x.py").write_text("x = 1")
+    before = read(model)
+    (model / "tokenization_x.py").write_text("x = 2")
+    assert changed(before, read(model)) == set()
+    settings = {"bos_token": "<s>", "chat_template": "{{ messages }}"}
+    write_json(model / "tokenizer_config.json", {**settings, "auto_map": {"AutoTokenizer": ["tokenization_x.X", None]}})
+    named = read(model)
+    assert changed(before, named) == {"tokenizer"}
+    assert ("tokenization_x.py", FileRole.CODE) in {(file.path, file.role) for file in named.files}
+    (model / "tokenization_x.py").write_text("x = 3")
+    assert changed(named, read(model)) == {"tokenizer"}
+    assert named.warnings == ()
+    code = {"AutoTokenizer": ["acme/code--tokenization_x.X", None]}
+    write_json(model / "tokenizer_config.json", {**settings, "auto_map": code})
+    (warning,) = read(model).warnings
+    assert warning == (
+        "tokenizer_config.json takes code from another repository, 'acme/code' (auto_map), which the tokenizer's "
+        "digest does not cover"
+    )
 
 
 def test_one_template_in_either_place_is_one_digest(model: Path) -> None:

@@ -39,6 +39,7 @@ def namespace(
     from kvrelease.binding.namespace import NamespaceReport, RuntimeReport, resolve_namespace
     from kvrelease.binding.runtime import declared_runtime, other_engine
     from kvrelease.binding.settings import binding_settings
+    from kvrelease.release.fingerprint import require_kv_name
     from kvrelease.report.namespace import namespace_document
 
     choose_format(form, output)
@@ -50,6 +51,7 @@ def namespace(
     runtime = declared_runtime(session.configuration().runtime)
     with console.progress() as progress:
         found = session.read_release(release, option="RELEASE", jobs=jobs, no_memo=no_memo, progress=progress)
+    require_kv_name(found)
     with session.open_ledger(ledger, no_ledger=no_ledger) as store:
         record, is_new = resolve_namespace(
             found.release, runtime=runtime, ledger=store, command="namespace", is_new_epoch=new_epoch

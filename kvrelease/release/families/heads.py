@@ -25,8 +25,15 @@ def derive_heads_and_windows(entries: JsonObject) -> None:
     derive_heads(entries)
     if "use_sliding_window" not in entries:
         return
-    if not entries["use_sliding_window"]:
+    is_windowed = bool(entries["use_sliding_window"])
+    if not is_windowed:
         entries["sliding_window"] = None
+    _write_out_layer_types(entries)
+    if not is_windowed:
+        entries["max_window_layers"] = None  # what it would say is in layer_types
+
+
+def _write_out_layer_types(entries: JsonObject) -> None:
     layers, first = entries.get("num_hidden_layers"), entries.get("max_window_layers")
     if entries.get("layer_types") is not None or not isinstance(layers, int) or not isinstance(first, int):
         return

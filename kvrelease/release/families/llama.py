@@ -92,6 +92,8 @@ LLAMA = Family(
         "mlp.down_proj": Reach.NEXT,
         "mlp.gate_up_proj": Reach.NEXT,
     },
+    # Which engines compute, and load from no file.
+    parameters={"self_attn.rotary_emb.inv_freq": Reach.NOTHING},
     # q_norm too: `llama.1` says so, and is frozen.
     fused=frozenset({"self_attn.q_proj", "self_attn.q_norm"}),
     outside={"model.norm.weight": Reach.NOTHING},

@@ -1,0 +1,69 @@
+"""Code that a configuration names (`auto_map`), and where it lies. Pure.
+
+Source: transformers 5.24.0, dynamic_module_utils.py (`get_class_from_dynamic_module`): `module.Class` is a file beside
+the configuration, `org/name--module.Class` one of another repository, at whatever its main branch is by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvrelease.artifacts import JsonObject
+from kvrelease.release.checkpoint import listed
+from kvrelease.release.model_config import CONFIG_NAME
+from kvrelease.release.side_files import counts_for_kv
+
+KEY = "auto_map"
+_ELSEWHERE = "--"
+
+
+def names_code(settings: JsonObject) -> bool:
+    """Whether a configuration names code of its own, at whatever depth."""
+    return any(True for _ in _maps(settings))
+
+
+def code_elsewhere(settings: JsonObject) -> tuple[str, ...]:
+    """The repositories, other than the release, from which a configuration takes code; sorted."""
+    texts = {text for value in _maps(settings) for text in _texts(value)}
+    return tuple(sorted({text.partition(_ELSEWHERE)[0] for text in texts if _ELSEWHERE in text}))
+
+
+def unread_code(entries: JsonObject) -> tuple[str, ...]:
+    """A sentence for each file whose code lies in another repository, so that what decides KV was not read.
+
+    Args:
+        entries: of a configuration, and of the files beside it by their names.
+    """
+    beside = {key: value for key, value in entries.items() if counts_for_kv(key)}
+    own = {key: value for key, value in entries.items() if key not in beside}
+    return tuple(
+        f"{name} takes code from another repository, {listed(places)} (auto_map): what it computes decides KV, can "
+        f"change at any time, and is no part of the release; copy its *.py files beside {CONFIG_NAME}, and name them "
+        "in auto_map without what stands before '--'"
+        for name, settings in ((CONFIG_NAME, own), *beside.items())
+        if isinstance(settings, dict) and (places := code_elsewhere(settings))
+    )
+
+
+def _maps(value: object) -> Iterator[object]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key == KEY:
+                yield item
+            else:
+                yield from _maps(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _maps(item)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every text of an `auto_map`: class references, or lists of them (a slow and a fast tokenizer)."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
