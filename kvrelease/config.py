@@ -83,6 +83,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     budget: float | None = None
     max_tokens: int | None = None
     fail_on: str | None = None
+    drift: bool | None = None
     jobs: int | None = None
     no_memo: bool | None = None
     production: Production = Production()

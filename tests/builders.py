@@ -24,6 +24,7 @@ from kvrelease.release.check import ReleaseCheck
 from kvrelease.release.comparison import AdapterChanges, Renamed, TensorChanges
 from kvrelease.release.diff_record import ConfigChange, Diff, KvImpact, KvStatus
 from kvrelease.release.digests import LayerDigest
+from kvrelease.release.drift_figures import Drift, DriftStatus, Sums, equal, measured, roll_up
 from kvrelease.release.file_changes import FileChanges
 from kvrelease.release.fingerprint import Digests, Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE, Rule
@@ -277,6 +278,41 @@ def diff_of_parts(**changes: object) -> Diff:
         ),
         changes,
     )
+
+
+def diff_with_drift() -> Diff:
+    """A diff with every kind of record."""
+    moved = {
+        f"model.layers.{layer}.mlp.up_proj.weight": Sums(
+            elements=1000,
+            old_square=40.0,
+            new_square=40.1,
+            moved_square=0.004 * (layer + 1),
+            largest=0.01,
+            changed=900,
+            non_finite=0,
+        )
+        for layer in range(3)
+    }
+    broken = Sums(elements=64, old_square=1.0, new_square=1.0, moved_square=0.5, largest=0.5, changed=9, non_finite=2)
+    drifts = (
+        *(measured(name, sums) for name, sums in moved.items()),
+        equal("model.embed_tokens.weight", elements=5000),
+        measured("model.norm.weight", broken),
+        *(
+            Drift(
+                tensor=f"model.layers.2.mlp.{part}_proj.qweight",
+                status=DriftStatus.INCOMPARABLE,
+                layer=2,
+                reason="it is a part of a weight in the form GPTQ or AWQ, which is not unpacked here",
+            )
+            for part in ("gate", "down")
+        ),
+    )
+    notes = (
+        "only in the new release: 1 tensor; only in the old one: 0 tensors; nothing is there to compare them with",
+    )
+    return diff(drift=drifts, drift_layers=roll_up(drifts, moved), drift_notes=notes)
 
 
 def namespace(kind: EngineKind = EngineKind.VLLM, **changes: object) -> NamespaceReport:
@@ -582,5 +618,6 @@ def every_page() -> dict[str, Artifact]:
         "fingerprint-adapters": fingerprint(adapters=(adapter(), adapter("billing", kv_name=None)), warnings=()),
         "fingerprint-adapter": lone_adapter(),
         "diff-parts": diff_of_parts(),
+        "diff-drift": diff_with_drift(),
         "diff-adapters": diff(adapters=AdapterChanges(added=("billing",), changed=("support",))),
     }

@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
 CONFINED: dict[str, tuple[str, ...]] = {
     "rich": ("cli/", "report/terminal.py"),
     "typer": ("cli/",),
-    "torch": ("release/drift.py", "engines/local.py", "engines/local_release.py"),
+    "torch": ("release/drift.py", "release/drift_torch.py", "engines/local.py", "engines/local_release.py"),
     "transformers": ("engines/local.py", "engines/local_release.py"),
     "httpx": ("engines/",),
     "sqlalchemy": ("ledger/",),
@@ -80,6 +80,8 @@ PURE = (
     "release/diff_summary.py",
     "release/details.py",
     "release/digests.py",
+    "release/drift_figures.py",
+    "release/drift_plan.py",
     "release/families/family.py",
     "release/families/heads.py",
     "release/families/rope.py",

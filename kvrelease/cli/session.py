@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kvrelease.release.fingerprint import Fingerprint
     from kvrelease.release.memo import Memo
     from kvrelease.release.pair import Pair
+    from kvrelease.release.readable import ReadableWeights
     from kvrelease.release.source import Source
     from kvrelease.verify.record import Record
     from kvrelease.verify.run import Twins
@@ -176,6 +177,32 @@ def read_pair(old: str, new: str, *, jobs: int | None, no_memo: bool, progress: 
 
     memo = open_memo(no_memo=no_memo)
     return load_pair(old, new, memo=memo, jobs=jobs, progress=progress, wants_weights=wants_weights)
+
+
+def weights_for_drift(old: str, new: str) -> tuple[ReadableWeights, ReadableWeights]:
+    """The tensors of both sides of `diff --drift`, located before anything is hashed.
+
+    Raises:
+        MissingExtra: torch is not installed.
+        UsageError: a side is a saved fingerprint, which has no tensors.
+        InputError: a side cannot be read.
+    """
+    from kvrelease.release.drift import require_torch  # noqa: PLC0415 - late
+    from kvrelease.release.readable import readable_weights  # noqa: PLC0415 - late
+
+    require_torch()
+
+    def weights_of(what: str, option: str) -> ReadableWeights:
+        found = readable_weights(what)
+        if found is None:
+            raise UsageError(
+                f"--drift reads the tensors of both releases, and {option} ({what}) is a saved fingerprint, which has "
+                "digests only",
+                hint=f"give the model itself as {option}, or leave --drift out",
+            )
+        return found
+
+    return weights_of(old, "OLD"), weights_of(new, "NEW")
 
 
 def adapter_sources(texts: Sequence[str]) -> dict[str, Source]:

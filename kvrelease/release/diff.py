@@ -18,6 +18,7 @@ from kvrelease.release.diff_advice import advice
 from kvrelease.release.diff_record import ConfigChange, Diff, KvStatus
 from kvrelease.release.diff_summary import summarise
 from kvrelease.release.draft_heads import draft_model
+from kvrelease.release.drift_figures import DriftReport
 from kvrelease.release.file_changes import (
     changed_files,
     compare_beside,
@@ -102,6 +103,13 @@ def diff_fingerprints(
         runtime=runtime,
     )
     return msgspec.structs.replace(found, summary=summarise(found), advice=advice(found))
+
+
+def with_drift(found: Diff, measured: DriftReport) -> Diff:
+    """A diff that also says how far tensors moved."""
+    return msgspec.structs.replace(
+        found, drift=measured.tensors, drift_layers=measured.layers, drift_notes=measured.notes
+    )
 
 
 def diff_verdict(found: Diff, *, part: str) -> Verdict:

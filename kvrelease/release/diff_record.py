@@ -8,6 +8,7 @@ import msgspec
 
 from kvrelease.artifacts import Artifact, ReleaseRef
 from kvrelease.release.comparison import AdapterChanges, TensorChanges
+from kvrelease.release.drift_figures import Drift, LayerDrift
 from kvrelease.release.file_changes import FileChanges
 from kvrelease.release.runtime_change import NOT_COMPARED, RuntimeChange
 from kvrelease.release.text_changes import TemplateChange, ValueChange
@@ -49,13 +50,6 @@ class KvImpact(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
 
 
-class Drift(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one tensor moved."""
-
-    tensor: str
-    relative: float
-
-
 class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
     """What changed between two releases.
 
@@ -67,7 +61,7 @@ class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
         tensors: which tensors differ.
         kv: what it means for the old KV.
         config: which canonical configuration keys differ.
-        drift: how far tensors moved; empty where it was not computed.
+        drift: how far each tensor moved that both releases have; empty where it was not measured.
         summary: one sentence for humans.
         adapters: which adapters differ in what they make with their base.
         tokenizer: in what it changed; None where it did not.
@@ -77,6 +71,8 @@ class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
         preprocessor: files that turn images, video and sound into inputs, and differ.
         runtime: what comparing the runtimes said.
         advice: what to do about the old KV.
+        drift_layers: the same as `drift`, by layer.
+        drift_notes: what `drift` leaves out.
     """
 
     old: ReleaseRef
@@ -96,3 +92,5 @@ class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
     preprocessor: FileChanges = FileChanges()
     runtime: RuntimeChange = NOT_COMPARED
     advice: tuple[str, ...] = ()
+    drift_layers: tuple[LayerDrift, ...] = ()
+    drift_notes: tuple[str, ...] = ()

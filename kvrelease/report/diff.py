@@ -7,6 +7,7 @@ from kvrelease.release.diff_record import Diff
 from kvrelease.release.runtime_change import RuntimeStatus
 from kvrelease.release.tokenizer_change import ProbeChange, TokenizerChange
 from kvrelease.report.document import Block, Cell, Commands, Document, Facts, Notes, Table, Verdict, number, word
+from kvrelease.report.drift import drift_blocks
 
 # A fine-tune changes hundreds of tensors; the JSON has them all.
 SHOWN = 12
@@ -37,6 +38,7 @@ def diff_document(found: Diff) -> Document:
         blocks.append(Table(title="Generation defaults", columns=("key", "old", "new"), rows=defaults))
     if lines := tensor_lines(found.tensors):
         blocks.append(Notes(title="Tensors", lines=lines))
+    blocks += drift_blocks(found)
     if found.advice:
         blocks.append(Notes(title="What to do", lines=found.advice))
     return Document(title=f"{found.old.name} → {found.release.name}: is the old KV still valid?", blocks=tuple(blocks))

@@ -55,6 +55,14 @@ def diff(
         Path | None,
         typer.Option("--new-runtime", metavar="FILE", help="Likewise, what the new release is served under."),
     ] = None,
+    drift: Annotated[
+        bool,
+        typer.Option(
+            "--drift",
+            envvar="KVRELEASE_DRIFT",
+            help="Measure how far each changed tensor moved too: reads those again, and needs torch.",
+        ),
+    ] = False,
     jobs: JobsOption = None,
     no_memo: NoMemoOption = False,
     form: FormatOption = None,
@@ -69,7 +77,7 @@ def diff(
     """
     from kvrelease.binding.runtime import KNOWN_FIELDS
     from kvrelease.binding.runtime_file import read_stated_runtime
-    from kvrelease.release.diff import diff_fingerprints, diff_verdict
+    from kvrelease.release.diff import diff_fingerprints, diff_verdict, with_drift
     from kvrelease.release.runtime_change import compare_runtimes
     from kvrelease.report.diff import diff_document
 
@@ -77,17 +85,23 @@ def diff(
     stated = [None if path is None else read_stated_runtime(path) for path in (old_runtime, new_runtime)]
     runtime = compare_runtimes(*stated, known_fields=KNOWN_FIELDS)
     with console.progress() as progress:
+        weights = session.weights_for_drift(old, new) if drift else None
         pair = session.read_pair(
             old,
             new,
             jobs=jobs,
             no_memo=no_memo,
             progress=progress,
-            wants_weights=fail_on in (FailOn.WEIGHTS, FailOn.ANY),
+            wants_weights=drift or fail_on in (FailOn.WEIGHTS, FailOn.ANY),
         )
+        result = diff_fingerprints(pair.old, pair.new, texts=pair.texts, runtime=runtime)
+        if weights is not None:
+            from kvrelease.release.drift import measure_drift
+
+            moved = measure_drift(pair.old, pair.new, result.tensors, weights=weights, jobs=jobs, progress=progress)
+            result = with_drift(result, moved)
     for side, found in ((old, pair.old), (new, pair.new)):
         for warning in found.warnings:
             console.say_warning(f"{side}: {warning}")
-    result = diff_fingerprints(pair.old, pair.new, texts=pair.texts, runtime=runtime)
     code = ExitCode.OK if fail_on is None else exit_code(verdict=diff_verdict(result, part=str(fail_on)))
     return deliver(result, lambda: diff_document(result), wanted=form, output=output, code=code)

@@ -1,0 +1,167 @@
+"""How far the tensors of one release moved to those of another, streamed through torch with bounded memory.
+
+What is compared with what is planned first (drift_plan.py); the plan's tensors are read by several threads
+(drift_torch.py), and the figures made from their sums (drift_figures.py).
+"""
+
+# ruff: noqa: PLC0415 - torch costs a second, and is there only with the `local` extra
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Sequence
+
+from kvrelease.errors import InputError, MissingExtra
+from kvrelease.progress import Progress, silent
+from kvrelease.release.comparison import TensorChanges
+from kvrelease.release.drift_figures import DriftReport, Sums, added_up, measured, roll_up
+from kvrelease.release.drift_plan import Comparison, Operand, plan_drift
+from kvrelease.release.drift_torch import PairReader, Piece, matrix_of
+from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.hashing import default_jobs, opened
+from kvrelease.release.parallel import Advance, run_in_threads
+from kvrelease.release.readable import ReadableWeights
+from kvrelease.release.weights import WeightFile
+
+# Given to one thread at a time, so that one large tensor keeps several busy.
+SEGMENT_ELEMENTS = 16 * 1024 * 1024
+
+NEEDED_FOR = "--drift"
+CPU_BUILD_FIRST = (
+    "on a machine without a GPU first: pip install torch --index-url https://download.pytorch.org/whl/cpu, or pip "
+    "fetches a CUDA build of several GB"
+)
+
+
+def require_torch() -> None:
+    """Checks that torch is installed.
+
+    Raises:
+        MissingExtra: it is not.
+    """
+    try:
+        importlib.import_module("torch")
+    except ImportError as error:
+        raise MissingExtra(extra="local", needed_for=NEEDED_FOR, module="torch", first=CPU_BUILD_FIRST) from error
+
+
+def measure_drift(
+    old: Fingerprint,
+    new: Fingerprint,
+    changes: TensorChanges,
+    *,
+    weights: tuple[ReadableWeights, ReadableWeights],
+    jobs: int | None = None,
+    progress: Progress = silent,
+) -> DriftReport:
+    """How far each tensor moved that both releases have; tensors whose digests are equal are not read.
+
+    Args:
+        old: of the release before.
+        new: of the release after.
+        changes: between the two.
+        weights: of both, located before they were fingerprinted.
+        jobs: threads; None for as many as are worthwhile here.
+        progress: called from the threads, one at a time.
+
+    Raises:
+        MissingExtra: torch is not installed.
+        DamagedFile: a file is shorter than its header said.
+        InputError: a file cannot be read, or changed meanwhile.
+        ServiceError: the store did not answer properly.
+    """
+    require_torch()
+    for side, found in zip((old, new), weights, strict=True):
+        _require_same_tensors(side, found)
+    plan = plan_drift(old, new, changes, old_tensors=weights[0].tensors, new_tensors=weights[1].tensors)
+    is_remote = any(side.is_remote for side in weights)
+    sums = sums_of(
+        plan.comparisons,
+        old_files=weights[0].files,
+        new_files=weights[1].files,
+        jobs=jobs or default_jobs(is_remote=is_remote),
+        progress=progress,
+    )
+    drifts = [measured(one.name, sums[one.name], how=one.how) for one in plan.comparisons]
+    tensors = tuple(sorted((*plan.settled, *drifts), key=lambda drift: drift.tensor))
+    return DriftReport(tensors=tensors, layers=roll_up(tensors, sums), notes=_notes(old, new, changes, len(tensors)))
+
+
+def _notes(old: Fingerprint, new: Fingerprint, changes: TensorChanges, count: int) -> tuple[str, ...]:
+    """What is no record, because it has no counterpart."""
+    if old.format is not new.format:
+        return (
+            f"the old release is {old.format}, the new one {new.format}: a conversion renames tensors and may reorder "
+            f"or quantise them, so only the {count} that have one name in both are compared",
+        )
+    if not changes.added and not changes.removed:
+        return ()
+    added, removed = (f"{len(names)} tensor{'s' * (len(names) != 1)}" for names in (changes.added, changes.removed))
+    return (f"only in the new release: {added}; only in the old one: {removed}; nothing is there to compare them with",)
+
+
+def _require_same_tensors(found: Fingerprint, weights: ReadableWeights) -> None:
+    lost = found.tensor_digests.keys() - {tensor.name for tensor in weights.tensors}
+    if lost:
+        raise InputError(
+            f"reading the tensors of {found.release.source}: {min(lost)!r} is in its fingerprint, and in no file of it",
+            hint="wait until the copy or download has finished, and run again",
+        )
+
+
+def sums_of(
+    comparisons: Sequence[Comparison],
+    *,
+    old_files: Sequence[WeightFile],
+    new_files: Sequence[WeightFile],
+    jobs: int,
+    progress: Progress = silent,
+) -> dict[str, Sums]:
+    """Name of a tensor → the sums of its comparison, the same ones however many threads add them up.
+
+    Raises:
+        DamagedFile: a file is shorter than its header said.
+        InputError: a file cannot be read, or changed meanwhile.
+        ServiceError: the store did not answer properly.
+    """
+    import torch
+
+    segments = [
+        (number, piece) for number, one in enumerate(comparisons) for piece in matrix_of(one).cut(SEGMENT_ELEMENTS)
+    ]
+    files = [
+        _used(old_files, [one.old for one in comparisons]),
+        _used(new_files, [one.new for one in comparisons]),
+    ]
+    threads_before = torch.get_num_threads()
+    try:
+        with contextlib.ExitStack() as stack:
+            readers = [{file.file.where: stack.enter_context(opened(file)) for file in side} for side in files]
+
+            def worker(advance: Advance) -> Callable[[tuple[int, Piece]], Sums]:
+                torch.set_num_threads(1)  # the threads are ours: one of torch's own pools each would be too many
+                reader = PairReader(readers, advance=advance)
+                return lambda segment: reader.sums(comparisons[segment[0]], segment[1])
+
+            found = run_in_threads(
+                segments,
+                worker,
+                size_of=lambda segment: segment[1].elements,
+                jobs=jobs,
+                stage="measuring drift",
+                total_bytes=sum(side.tensor.size_bytes for one in comparisons for side in (one.old, one.new)),
+                progress=progress,
+            )
+    finally:
+        torch.set_num_threads(threads_before)
+    parts: list[list[Sums]] = [[] for _ in comparisons]
+    for (number, _), sums in zip(segments, found, strict=True):
+        parts[number].append(sums)
+    return {one.name: added_up(parts[number]) for number, one in enumerate(comparisons)}
+
+
+def _used(files: Sequence[WeightFile], sides: Sequence[Operand]) -> list[WeightFile]:
+    """The files that have to be open."""
+    places = {side.tensor.where for side in sides}
+    places |= {side.factor.tensor.where for side in sides if side.factor is not None}
+    return [file for file in files if file.file.where in places]

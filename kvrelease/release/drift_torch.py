@@ -1,0 +1,289 @@
+"""The sums over two tensors (drift_figures.py), read piece by piece and computed by torch.
+
+A piece is computed in float32 where that is exact enough, and again in float64 where its range is not.
+"""
+
+# ruff: noqa: PLC0415 - torch costs a second, and is there only with the `local` extra
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kvrelease.release.drift_figures import Sums, added_up
+from kvrelease.release.drift_plan import Comparison, Operand
+from kvrelease.release.hashing import fill
+from kvrelease.release.source import Reader
+
+if TYPE_CHECKING:
+    import torch
+
+# Read and computed at once: smaller ones are mostly calls, larger ones leave the processor's cache between the passes
+# (python -m benchmarks.drift). Two float32 copies of it are a thread's memory, 4 MiB.
+PIECE_ELEMENTS = 512 * 1024
+# A round trip to a store costs tens of milliseconds, so it brings more; eight threads hold about 100 MiB.
+REMOTE_PIECE_ELEMENTS = 1024 * 1024
+# What a local reader asks for at once (local_source.py); whoever asks for more waits for round trips.
+_LOCAL_CHUNK_BYTES = 1024 * 1024
+_ROW_ELEMENTS = 1024
+# A sum of squares in float32 is trusted where no square that counts is rounded to nothing or beyond the largest float:
+# below 1e-30 per element squares of 1e-38, where float32 loses digits, would be more than a 1e-8th of it.
+_LEAST_MEAN_SQUARE = 1e-30
+_LARGEST_SUM = 1e30
+
+_NARROW = frozenset({"F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
+_TORCH_DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U64": "uint64",
+    "U32": "uint32",
+    "U16": "uint16",
+    "U8": "uint8",
+    "BOOL": "uint8",
+}
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A part of a matrix whose elements lie side by side: whole rows, or a part of one row."""
+
+    row: int
+    rows: int
+    column: int
+    columns: int
+
+    @property
+    def elements(self) -> int:
+        """How many there are."""
+        return self.rows * self.columns
+
+    def cut(self, most: int) -> Iterator[Piece]:
+        """The same in pieces of at most so many elements."""
+        if self.columns > most:
+            for row in range(self.row, self.row + self.rows):
+                for column in range(self.column, self.column + self.columns, most):
+                    columns = min(most, self.column + self.columns - column)
+                    yield Piece(row=row, rows=1, column=column, columns=columns)
+        elif self.elements:
+            step = max(1, most // self.columns)
+            for row in range(self.row, self.row + self.rows, step):
+                rows = min(step, self.row + self.rows - row)
+                yield Piece(row=row, rows=rows, column=self.column, columns=self.columns)
+
+
+def matrix_of(one: Comparison) -> Piece:
+    """The whole of a tensor: rows of its last axis where scales depend on the row, else one row."""
+    shape = one.old.tensor.shape
+    elements = math.prod(shape)
+    is_scaled = any(side.factor is not None and math.prod(side.factor.shape) > 1 for side in (one.old, one.new))
+    columns = shape[-1] if is_scaled else elements
+    return Piece(row=0, rows=elements // columns if columns else 0, column=0, columns=columns)
+
+
+class _Room(msgspec.Struct, frozen=True, gc=False):
+    """Where pieces of one size go.
+
+    Attributes:
+        views: the bytes of both sides, to be read into.
+        stored: [elements] each, the same bytes as tensors.
+        floats: [elements] each, float32: the numbers of both sides.
+    """
+
+    views: tuple[memoryview, ...]
+    stored: tuple[torch.Tensor, ...]
+    floats: tuple[torch.Tensor, ...]
+
+
+class PairReader:
+    """Reads and adds up pairs of tensors; one for each thread, which keeps its buffers between them."""
+
+    def __init__(self, readers: Sequence[Mapping[str, Reader]], *, advance: Callable[[int], None]) -> None:
+        """Args are the open files of the old and of the new release by name, and what is told of the bytes read."""
+        self._readers = readers
+        self._advance = advance
+        self._buffers = [bytearray(), bytearray()]
+        self._floats: list[torch.Tensor] = []
+        self._scales: dict[tuple[int, str], torch.Tensor] = {}
+
+    def sums(self, one: Comparison, segment: Piece) -> Sums:
+        """The sums over a part of two tensors.
+
+        Raises:
+            DamagedFile: a file is shorter than its header said.
+            InputError: a file cannot be read.
+            ServiceError: the store did not answer properly.
+        """
+        sides = (one.old, one.new)
+        readers = [self._readers[index][side.tensor.where] for index, side in enumerate(sides)]
+        scales = [self._scale(index, side) for index, side in enumerate(sides)]
+        is_narrow = all(side.tensor.dtype in _NARROW for side in sides)
+        is_local = max(reader.chunk_bytes for reader in readers) <= _LOCAL_CHUNK_BYTES
+        columns = matrix_of(one).columns
+        widths = [side.tensor.size_bytes // math.prod(side.tensor.shape) for side in sides]
+        room, parts = None, []
+        for piece in segment.cut(PIECE_ELEMENTS if is_local else REMOTE_PIECE_ELEMENTS):
+            if room is None or len(room.stored[0]) != piece.elements:
+                room = self._room(sides, widths, piece.elements)
+            first = piece.row * columns + piece.column
+            factors: list[torch.Tensor | None] = [None, None]
+            squares = [0.0, 0.0]
+            for index, side in enumerate(sides):
+                fill(readers[index], room.views[index], side.tensor.offset + first * widths[index], tensor=side.tensor)
+                factor = factors[index] = _spread(scales[index], side, piece)
+                if is_narrow:  # before the other side is read, while this one is in the cache
+                    values = room.floats[index].copy_(room.stored[index])
+                    if factor is not None:
+                        values.view(piece.rows, piece.columns).mul_(factor)
+                    squares[index] = _square(values)
+            narrow = _narrow(room.floats, squares, piece) if is_narrow else None
+            parts.append(_wide(room.stored, factors, piece) if narrow is None else narrow)
+            self._advance(sum(map(len, room.views)))
+        return added_up(parts)
+
+    def _room(self, sides: Sequence[Operand], widths: Sequence[int], elements: int) -> _Room:
+        """Where pieces of so many elements go, in the buffers that this thread has."""
+        import torch
+
+        for index, width in enumerate(widths):
+            if len(self._buffers[index]) < elements * width:
+                self._buffers[index] = bytearray(elements * width)
+        if not self._floats or len(self._floats[0]) < elements:
+            self._floats = [torch.empty(elements) for _ in sides]
+        views = tuple(
+            memoryview(buffer)[: elements * width] for buffer, width in zip(self._buffers, widths, strict=True)
+        )
+        dtypes = [getattr(torch, _TORCH_DTYPES[side.tensor.dtype]) for side in sides]
+        return _Room(
+            views,
+            tuple(torch.frombuffer(view, dtype=dtype) for view, dtype in zip(views, dtypes, strict=True)),
+            tuple(values[:elements] for values in self._floats),
+        )
+
+    def _scale(self, index: int, side: Operand) -> torch.Tensor | None:
+        """[rows, columns] float32: the scale of a weight as a matrix, kept for the next segment of the same weight."""
+        import torch
+
+        if side.factor is None:
+            return None
+        tensor = side.factor.tensor
+        if (index, tensor.name) not in self._scales:
+            if len(self._scales) > 1:
+                self._scales.clear()
+            data = bytearray(tensor.size_bytes)
+            fill(self._readers[index][tensor.where], memoryview(data), tensor.offset, tensor=tensor)
+            values = torch.frombuffer(data, dtype=getattr(torch, _TORCH_DTYPES[tensor.dtype])).float()
+            self._scales[index, tensor.name] = values.reshape(-1, side.factor.shape[-1] if side.factor.shape else 1)
+        return self._scales[index, tensor.name]
+
+
+def _square(values: torch.Tensor) -> float:
+    """The sum of squares, of short rows in float32 and over the rows in float64.
+
+    Right to 1e-6 also for elements of few digits, where `dot` of half a million of them is off by 2e-5.
+    """
+    import torch
+
+    rows = len(values) // _ROW_ELEMENTS
+    norms = torch.linalg.vector_norm(values[: rows * _ROW_ELEMENTS].view(rows, _ROW_ELEMENTS), dim=1).double()
+    rest = values[rows * _ROW_ELEMENTS :].double()
+    return float(torch.dot(norms, norms).item() + torch.dot(rest, rest).item())
+
+
+def _narrow(floats: Sequence[torch.Tensor], squares: Sequence[float], piece: Piece) -> Sums | None:
+    """The sums of a piece in float32; None where float32 has not the range for them.
+
+    Args:
+        floats: the numbers of both sides; the new one's are overwritten.
+        squares: their sums of squares.
+        piece: that it is.
+    """
+    import torch
+
+    old, new = floats
+    moved = new.sub_(old)
+    moved_square = _square(moved)
+    low, high = torch.aminmax(moved)
+    largest = max(-low.item(), high.item())
+    least = _LEAST_MEAN_SQUARE * piece.elements
+    if not all(least <= square <= _LARGEST_SUM for square in (*squares, *([moved_square] if largest else []))):
+        return None  # NaN, infinite and zero ones too
+    return Sums(
+        elements=piece.elements,
+        old_square=squares[0],
+        new_square=squares[1],
+        moved_square=moved_square,
+        largest=largest,
+        changed=int(moved.ne_(0).sum().item()),
+        non_finite=0,
+    )
+
+
+def _wide(operands: Sequence[torch.Tensor], factors: Sequence[torch.Tensor | None], piece: Piece) -> Sums:
+    """The sums of a block in float64, elements that are not finite left out."""
+    import torch
+
+    old, new = (
+        stored.double() if factor is None else (stored.double().view(piece.rows, piece.columns) * factor).view(-1)
+        for stored, factor in zip(operands, factors, strict=True)
+    )
+    is_other = (old != new) & ~(old.isnan() & new.isnan())
+    if (
+        operands[0].dtype == operands[1].dtype
+        and not operands[0].dtype.is_floating_point
+        and all(factor is None for factor in factors)
+    ):
+        is_other = operands[0] != operands[1]  # integers beyond 2^53 have no float64 of their own
+    is_finite = old.isfinite() & new.isfinite()
+    finite = int(is_finite.sum())
+    if finite < piece.elements:
+        old, new = old[is_finite], new[is_finite]
+    moved = new - old
+    return Sums(
+        elements=piece.elements,
+        old_square=float(torch.dot(old, old)),
+        new_square=float(torch.dot(new, new)),
+        moved_square=float(torch.dot(moved, moved)),
+        largest=float(moved.abs().max()) if finite else 0.0,
+        changed=int(is_other.sum()),
+        non_finite=piece.elements - finite,
+    )
+
+
+def _spread(scale: torch.Tensor | None, side: Operand, piece: Piece) -> torch.Tensor | None:
+    """The scale of each element of a piece, or of each row where it is one for the whole row; None without a scale.
+
+    Args:
+        scale: [rows of the scale, columns of the scale].
+        side: the weight, and how the scale is spread over it.
+        piece: of the weight as a matrix.
+
+    Returns:
+        [1, 1], [rows, 1] or [rows, columns].
+    """
+    import torch
+
+    factor = side.factor
+    if scale is None or factor is None:
+        return None
+    if scale.numel() == 1:
+        return scale
+    row = torch.arange(piece.row, piece.row + piece.rows)
+    index, step = torch.zeros_like(row), 1
+    axes = list(zip(side.tensor.shape[:-1], factor.shape[:-1], factor.blocks[:-1], strict=True))
+    for elements, scales, size in reversed(axes):
+        index += (row % elements) // size * step
+        row = row // elements
+        step *= scales
+    rows = scale[index]
+    if scale.shape[1] == 1:
+        return rows
+    return rows[:, torch.arange(piece.column, piece.column + piece.columns) // factor.blocks[-1]]
