@@ -23,12 +23,14 @@ from kvrelease.release.adapter import AdapterDigest
 from kvrelease.release.check import ReleaseCheck
 from kvrelease.release.comparison import AdapterChanges, Renamed, TensorChanges
 from kvrelease.release.diff_record import ConfigChange, Diff, KvImpact, KvStatus
+from kvrelease.release.diff_summary import summarise
 from kvrelease.release.digests import LayerDigest
 from kvrelease.release.drift_figures import Drift, DriftStatus, Sums, equal, measured, roll_up
 from kvrelease.release.file_changes import FileChanges
 from kvrelease.release.fingerprint import Digests, Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE, Rule
 from kvrelease.release.mode import Mode
+from kvrelease.release.relayout import Relaid, RelaidStatus, relaid_reasons
 from kvrelease.release.runtime_change import RuntimeChange, RuntimeField, RuntimeStatus
 from kvrelease.release.sampling import detection_bound
 from kvrelease.release.text_changes import TemplateChange, ValueChange
@@ -313,6 +315,42 @@ def diff_with_drift() -> Diff:
         "only in the new release: 1 tensor; only in the old one: 0 tensors; nothing is there to compare them with",
     )
     return diff(drift=drifts, drift_layers=roll_up(drifts, moved), drift_notes=notes)
+
+
+def diff_with_relayouts() -> Diff:
+    """A diff of a release whose tensors were laid out anew, with everything that may be known of that."""
+    attention, mlp = "model.layers.{}.self_attn.", "model.layers.{}.mlp."
+    relaid = (
+        *(
+            Relaid(
+                old=tuple(f"{attention.format(layer)}{part}_proj.weight" for part in "qkv"),
+                new=(f"{attention.format(layer)}qkv_proj.weight",),
+                status=RelaidStatus.EQUAL,
+                layout="concatenated",
+            )
+            for layer in range(2)
+        ),
+        Relaid(
+            old=tuple(f"{mlp.format(0)}{part}_proj.weight" for part in ("gate", "up")),
+            new=(f"{mlp.format(0)}gate_up_proj.weight",),
+            status=RelaidStatus.CHANGED,
+            layout="concatenated",
+            changed=(f"{mlp.format(0)}up_proj.weight",),
+        ),
+        Relaid(
+            old=tuple(f"{mlp.format(1)}{part}_proj.weight" for part in ("gate", "up")),
+            new=(f"{mlp.format(1)}gate_up_proj.weight",),
+            status=RelaidStatus.UNPROVEN,
+            reason="both sides are saved fingerprints, which have digests and no tensors",
+        ),
+    )
+    tensors = TensorChanges(
+        added=(), removed=(), changed=(), renamed=(Renamed(old="model.a.weight", new="a.weight"),), relaid=relaid
+    )
+    found = diff(tensors=tensors, config=())
+    reasons = tuple(relaid_reasons(relaid))
+    found = msgspec.structs.replace(found, kv=msgspec.structs.replace(found.kv, reasons=reasons))
+    return msgspec.structs.replace(found, summary=summarise(found))
 
 
 def namespace(kind: EngineKind = EngineKind.VLLM, **changes: object) -> NamespaceReport:
@@ -619,5 +657,6 @@ def every_page() -> dict[str, Artifact]:
         "fingerprint-adapter": lone_adapter(),
         "diff-parts": diff_of_parts(),
         "diff-drift": diff_with_drift(),
+        "diff-relaid": diff_with_relayouts(),
         "diff-adapters": diff(adapters=AdapterChanges(added=("billing",), changed=("support",))),
     }

@@ -95,6 +95,7 @@ PURE = (
     "release/quantization.py",
     "release/quantized_expectation.py",
     "release/runtime_change.py",
+    "release/relayout.py",
     "release/sampling.py",
     "release/text_changes.py",
     "release/text_diff.py",

@@ -164,6 +164,7 @@ def _judge_parts(
     """The verdict of parts that differ or cannot be compared; None where all that were compared are the same."""
     if changed:
         names = [*tensors.changed, *tensors.added, *tensors.removed, *(pair.new for pair in tensors.renamed)]
+        names += [name for one in tensors.relaid for name in one.new]
         which = f"; tensors: {listed(sorted(names))}" if names else ""
         return Verdict.FAIL, f"not the release that was published: {', '.join(changed)} changed{which}"
     if unknown:

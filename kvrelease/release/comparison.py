@@ -11,6 +11,7 @@ from kvrelease.release.algorithm import name_of
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE
 from kvrelease.release.mode import Mode
+from kvrelease.release.relayout import Relaid, logical_name, propose_relayouts
 
 
 class Sameness(enum.StrEnum):
@@ -29,12 +30,21 @@ class Renamed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TensorChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """Tensor names, raw and sorted; a renamed one is neither added nor removed."""
+    """Tensor names, raw and sorted; one that was renamed or laid out anew is neither added nor removed.
+
+    Attributes:
+        added: only in the new release.
+        removed: only in the old one.
+        changed: in both, with other content.
+        renamed: with equal content under another name.
+        relaid: whose names say that they are others in another layout, and what is known of their content.
+    """
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
     changed: tuple[str, ...]
     renamed: tuple[Renamed, ...]
+    relaid: tuple[Relaid, ...] = ()
 
 
 class AdapterChanges(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,9 +147,31 @@ def compare_tensors(old: Fingerprint, new: Fingerprint) -> TensorChanges:
             renamed.append(Renamed(old=sources.pop(), new=name))
         else:
             added.append(name)
-    return TensorChanges(
+    changes = TensorChanges(
         added=tuple(added),
         removed=tuple(sorted(name for names in gone.values() for name in names)),
         changed=tuple(sorted(name for name in before.keys() & after.keys() if before[name] != after[name])),
         renamed=tuple(renamed),
+    )
+    return changes if old.format is not new.format else _with_relayouts(changes)
+
+
+def _with_relayouts(changes: TensorChanges) -> TensorChanges:
+    """The same, with tensors told apart that their names say to be laid out anew.
+
+    Equal content under a name that means another tensor (zero biases are all equal) is a renaming only where that
+    name is not wanted for a layout.
+    """
+    loose = [pair for pair in changes.renamed if logical_name(pair.old) != logical_name(pair.new)]
+    removed = {*changes.removed, *(pair.old for pair in loose)}
+    added = {*changes.added, *(pair.new for pair in loose)}
+    relaid = propose_relayouts(removed, added)
+    used = {name for one in relaid for name in (*one.old, *one.new)}
+    kept = tuple(pair for pair in changes.renamed if pair not in loose or used.isdisjoint((pair.old, pair.new)))
+    return TensorChanges(
+        added=tuple(sorted(added - used - {pair.new for pair in kept})),
+        removed=tuple(sorted(removed - used - {pair.old for pair in kept})),
+        changed=changes.changed,
+        renamed=kept,
+        relaid=relaid,
     )

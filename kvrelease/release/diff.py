@@ -31,6 +31,7 @@ from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import config_affects_kv
 from kvrelease.release.kv_verdict import impact_of, is_one_family, judge_kv
 from kvrelease.release.notation import notation_notes
+from kvrelease.release.relayout import Relaid
 from kvrelease.release.runtime_change import NOT_COMPARED, RuntimeChange, RuntimeStatus
 from kvrelease.release.text_diff import Texts, compare_text
 
@@ -41,6 +42,7 @@ def diff_fingerprints(
     *,
     texts: Texts | None = None,
     runtime: RuntimeChange = NOT_COMPARED,
+    relaid: tuple[Relaid, ...] | None = None,
 ) -> Diff:
     """What changed from `old` to `new`; pure, and complete from saved fingerprints alone.
 
@@ -49,6 +51,7 @@ def diff_fingerprints(
         new: the one after.
         texts: what the text side of both consists of; None where a side was saved: then parts are told, no contents.
         runtime: what comparing the runtimes said.
+        relaid: what reading proved of tensors that were laid out anew; None where none was read for that.
     """
     parts = {**compare_parts(old, new), **compare_beside(old, new)}
     if old.format is not new.format:
@@ -56,6 +59,8 @@ def diff_fingerprints(
         parts |= {name: Sameness.UNKNOWN for name in ("tokenizer", "generation") if parts[name] is Sameness.CHANGED}
     changed = parts_that_are(Sameness.CHANGED, parts)
     tensors = compare_tensors(old, new)
+    if relaid is not None:
+        tensors = msgspec.structs.replace(tensors, relaid=relaid)
     # Entries of two makings may differ in form alone.
     config = _compare_config(old, new) if is_one_family(old, new) else ()
     text = compare_text(old, new, changed, texts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvrelease.release.checkpoint import listed
 from kvrelease.release.diff_record import Diff, KvStatus
 from kvrelease.release.kv_reasons import all_names, count_of
+from kvrelease.release.relayout import relaid_phrase
 from kvrelease.release.runtime_change import RuntimeStatus
 from kvrelease.release.text_diff import values_shown
 
@@ -42,9 +43,10 @@ def _is_for_adapters_alone(found: Diff) -> bool:
 def _changes(found: Diff) -> str:
     """What changed, in a few words, and what was not compared."""
     what = []
+    phrase = relaid_phrase(found.tensors.relaid, renamed=len(found.tensors.renamed))
     if names := all_names(found.tensors):
         what.append(count_of(len(names), "tensor"))
-    elif "weights" in found.changed:
+    elif "weights" in found.changed and not phrase:
         what.append("the weights")
     if found.config:
         what.append(count_of(len(found.config), "configuration key"))
@@ -61,12 +63,14 @@ def _changes(found: Diff) -> str:
         what.append(f"the generation defaults{few}")
     if found.adapters.count:
         what.append(count_of(found.adapters.count, "adapter"))
+    if not what and phrase:
+        return phrase
     if not what:
         return "no change was seen" if found.unknown else "nothing that counts changed"
     words = {"template": "the chat template", "generation": "the generation defaults", "code": "code of its own"}
     unsaid = [words.get(part, f"the {part}") for part in found.unknown if part not in ("release", "kv", "weights")]
     rest = f"; not compared: {_and(unsaid)}" if unsaid else ""
-    return f"{_and(what)} changed{rest}"
+    return f"{_and(what)} changed{f'; {phrase}' if phrase else ''}{rest}"
 
 
 def _and(items: list[str]) -> str:

@@ -94,10 +94,13 @@ def _notes(old: Fingerprint, new: Fingerprint, changes: TensorChanges, count: in
             f"the old release is {old.format}, the new one {new.format}: a conversion renames tensors and may reorder "
             f"or quantise them, so only the {count} that have one name in both are compared",
         )
+    relaid = sum(len(one.old) for one in changes.relaid)
+    notes = [f"re-laid-out tensors: {relaid} of the old release"] if relaid else []
     if not changes.added and not changes.removed:
-        return ()
+        return tuple(notes)
     added, removed = (f"{len(names)} tensor{'s' * (len(names) != 1)}" for names in (changes.added, changes.removed))
-    return (f"only in the new release: {added}; only in the old one: {removed}; nothing is there to compare them with",)
+    alone = f"only in the new release: {added}; only in the old one: {removed}; nothing is there to compare them with"
+    return (*notes, alone)
 
 
 def _require_same_tensors(found: Fingerprint, weights: ReadableWeights) -> None:

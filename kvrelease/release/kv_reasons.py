@@ -12,6 +12,7 @@ from kvrelease.release.draft_heads import draft_head_of
 from kvrelease.release.families.family import KeyEffect
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import key_effect, tensor_impact
+from kvrelease.release.relayout import SAME_WEIGHTS, changed_inside, relaid_phrase, relaid_reasons
 from kvrelease.release.side_files import counts_for_kv, is_known_file
 
 # Reasons explain; past this many groups of tensors they only repeat.
@@ -21,10 +22,13 @@ _GROUPS_SHOWN = 5
 def harmless(tensors: TensorChanges, config: Sequence[ConfigChange]) -> list[str]:
     """What changed without touching KV."""
     names = all_names(tensors)
+    phrase = relaid_phrase(tensors.relaid, renamed=len(tensors.renamed))
     keys = [change.key for change in config]
     reasons = []
     if names:
         reasons.append(f"{count_of(len(names), 'tensor')} changed, and KV depends on none: {listed(names)}")
+    if phrase:
+        reasons.append(f"{phrase}, and KV depends on none of them")
     if keys:
         reasons.append(f"{count_of(len(keys), 'configuration key')} changed, and KV depends on none: {listed(keys)}")
     return reasons
@@ -47,11 +51,13 @@ def config_reasons(new: Fingerprint, config: Sequence[ConfigChange]) -> list[str
 
 
 def tensor_reasons(old: Fingerprint, new: Fingerprint, tensors: TensorChanges) -> list[str]:
-    """One sentence per first touched layer, earliest first."""
+    """What is known of tensors in another layout, then one sentence per first touched layer, earliest first."""
+    inside = [(name, name in one.old) for one in tensors.relaid for name in one.changed]
     candidates = [
         *((name, (old.rule, new.rule)) for name in (*tensors.changed, *_reclassified(old, new))),
-        *((name, (new.rule,)) for name in (*tensors.added, *(pair.new for pair in tensors.renamed))),
-        *((name, (old.rule,)) for name in (*tensors.removed, *(pair.old for pair in tensors.renamed))),
+        *((name, (new.rule,)) for name in tensors.added),
+        *((name, (old.rule,)) for name in tensors.removed),
+        *((name, (old.rule if is_old else new.rule,)) for name, is_old in inside),
     ]
     groups: dict[tuple[int, bool, str], list[str]] = {}
     for name, rules in candidates:
@@ -60,13 +66,29 @@ def tensor_reasons(old: Fingerprint, new: Fingerprint, tensors: TensorChanges) -
         if touched:
             head = draft_head_of(name, new.config or {}) or draft_head_of(name, old.config or {}) or ""
             groups.setdefault((*min(touched), head), []).append(name)
-    reasons = [
+    reasons = [*_renamed_reason(old, new, tensors), *relaid_reasons(tensors.relaid)]
+    reasons += [
         _tensor_reason(layer, group, is_known=is_known, head=head, rule=new.rule.name)
         for (layer, is_known, head), group in sorted(groups.items())[:_GROUPS_SHOWN]
     ]
     if len(groups) > _GROUPS_SHOWN:
         reasons.append(f"and others that touch only later layers ({len(groups) - _GROUPS_SHOWN} more groups)")
     return reasons
+
+
+def _renamed_reason(old: Fingerprint, new: Fingerprint, tensors: TensorChanges) -> list[str]:
+    """A sentence about tensors under other names, where KV depends on one of them."""
+    touching = [
+        pair
+        for pair in tensors.renamed
+        if any(
+            tensor_impact(name, side.rule).first_layer is not None for name, side in ((pair.old, old), (pair.new, new))
+        )
+    ]
+    if not touching:
+        return []
+    rest = f", and {len(touching) - 1} more like it" if len(touching) > 1 else ""
+    return [f"renamed, proven equal content: {touching[0].old!r} as {touching[0].new!r}{rest}: {SAME_WEIGHTS}"]
 
 
 def _tensor_reason(layer: int, group: Sequence[str], *, is_known: bool, head: str, rule: str) -> str:
@@ -90,10 +112,8 @@ def _reclassified(old: Fingerprint, new: Fingerprint) -> list[str]:
 
 
 def all_names(tensors: TensorChanges) -> list[str]:
-    """Every tensor that differs, sorted; a renamed one is `old -> new`."""
-    return sorted(
-        [*tensors.added, *tensors.removed, *tensors.changed, *(f"{pair.old} -> {pair.new}" for pair in tensors.renamed)]
-    )
+    """Every tensor that is known to differ, sorted; one with equal content under another name does not."""
+    return sorted([*tensors.added, *tensors.removed, *tensors.changed, *changed_inside(tensors.relaid)])
 
 
 def count_of(number: int, noun: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvrelease.release.comparison import TensorChanges
 from kvrelease.release.diff_record import Diff
+from kvrelease.release.relayout import Relaid
 from kvrelease.release.runtime_change import RuntimeStatus
 from kvrelease.release.tokenizer_change import ProbeChange, TokenizerChange
 from kvrelease.report.document import Block, Cell, Commands, Document, Facts, Notes, Table, Verdict, number, word
@@ -51,13 +52,22 @@ def tensor_lines(tensors: TensorChanges) -> tuple[str, ...]:
         *(f"added {name}" for name in tensors.added),
         *(f"removed {name}" for name in tensors.removed),
         *(f"renamed {one.old} → {one.new}" for one in tensors.renamed),
+        *(_relaid(one) for one in tensors.relaid),
     ]
     rest = [f"… and {len(lines) - SHOWN} more (all of them in --format json)"] if len(lines) > SHOWN else []
     return (*lines[:SHOWN], *rest)
 
 
+def _relaid(one: Relaid) -> str:
+    """One line about tensors in another layout."""
+    sides = (f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}" for names in (one.old, one.new))
+    inside = f" ({len(one.changed)} changed in it)" if one.changed and len(one.old) + len(one.new) > 2 else ""
+    return f"re-laid-out, {one.status}: {' → '.join(sides)}{inside}"
+
+
 def _facts(found: Diff) -> tuple[tuple[str, Cell], ...]:
     tensors, kv = found.tensors, found.kv
+    relaid = sum(len(one.old) for one in tensors.relaid)
     return (
         ("changed digests", ", ".join(found.changed) or "none"),
         *((("not comparable", ", ".join(found.unknown)),) if found.unknown else ()),
@@ -65,7 +75,8 @@ def _facts(found: Diff) -> tuple[tuple[str, Cell], ...]:
         (
             "tensors",
             f"{len(tensors.changed)} changed, {len(tensors.added)} added, {len(tensors.removed)} removed, "
-            f"{len(tensors.renamed)} renamed{'; contents not compared' if 'weights' in found.unknown else ''}",
+            f"{len(tensors.renamed)} renamed{f', {relaid} re-laid-out' if relaid else ''}"
+            f"{'; contents not compared' if 'weights' in found.unknown else ''}",
         ),
         *_adapters(found),
         ("runtime", found.runtime.sentence.removeprefix("the runtime ").removeprefix("was ")),

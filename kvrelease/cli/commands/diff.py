@@ -95,6 +95,9 @@ def diff(
             wants_weights=drift or fail_on in (FailOn.WEIGHTS, FailOn.ANY),
         )
         result = diff_fingerprints(pair.old, pair.new, texts=pair.texts, runtime=runtime)
+        proved = session.prove_relayouts(pair, result, places=(old, new), jobs=jobs, progress=progress)
+        if proved is not None:
+            result = diff_fingerprints(pair.old, pair.new, texts=pair.texts, runtime=runtime, relaid=proved)
         if weights is not None:
             from kvrelease.release.drift import measure_drift
 
