@@ -7,7 +7,6 @@ What is compared with what is planned first (drift_plan.py); the plan's tensors 
 # ruff: noqa: PLC0415 - torch costs a second, and is there only with the `local` extra
 from __future__ import annotations
 
-import contextlib
 import importlib
 from collections.abc import Callable, Sequence
 
@@ -18,7 +17,7 @@ from kvrelease.release.drift_figures import DriftReport, Sums, added_up, measure
 from kvrelease.release.drift_plan import Comparison, Operand, plan_drift
 from kvrelease.release.drift_torch import PairReader, Piece, matrix_of
 from kvrelease.release.fingerprint import Fingerprint
-from kvrelease.release.hashing import default_jobs, opened
+from kvrelease.release.hashing import default_jobs, opened_by_place
 from kvrelease.release.parallel import Advance, run_in_threads
 from kvrelease.release.readable import ReadableWeights
 from kvrelease.release.weights import WeightFile
@@ -138,8 +137,8 @@ def sums_of(
     ]
     threads_before = torch.get_num_threads()
     try:
-        with contextlib.ExitStack() as stack:
-            readers = [{file.file.where: stack.enter_context(opened(file)) for file in side} for side in files]
+        with opened_by_place(files[0]) as old_readers, opened_by_place(files[1]) as new_readers:
+            readers = [old_readers, new_readers]
 
             def worker(advance: Advance) -> Callable[[tuple[int, Piece]], Sums]:
                 torch.set_num_threads(1)  # the threads are ours: one of torch's own pools each would be too many

@@ -15,13 +15,12 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.errors import InputError
 from kvrelease.progress import Progress, silent
 from kvrelease.release.fingerprint import Fingerprint
-from kvrelease.release.hashing import default_jobs, opened
+from kvrelease.release.hashing import default_jobs, opened_by_place
 from kvrelease.release.mode import Mode
 from kvrelease.release.parallel import Advance, run_in_threads
 from kvrelease.release.readable import ReadableWeights
 from kvrelease.release.relayout import Relaid, RelaidStatus
 from kvrelease.release.relayout_bytes import Layout, RelayoutReader, fused_shape
-from kvrelease.release.source import Reader
 from kvrelease.release.weights import StoredTensor
 
 # Of all threads together, for slabs of a tensor that is transposed.
@@ -97,11 +96,8 @@ def prove_relayouts(
         [] if side is None else [file for file in side.files if file.file.where in used]
         for side, used in zip(weights, places, strict=True)
     ]
-    with opened(files[0]) as old_readers, opened(files[1]) as new_readers:
-        readers: list[dict[str, Reader]] = [
-            {file.file.where: reader for file, reader in zip(some, open_ones, strict=True)}
-            for some, open_ones in zip(files, (old_readers, new_readers), strict=True)
-        ]
+    with opened_by_place(files[0]) as old_readers, opened_by_place(files[1]) as new_readers:
+        readers = (old_readers, new_readers)
 
         def worker(advance: Advance) -> Callable[[Task], Relaid]:
             return lambda task: _prove(
