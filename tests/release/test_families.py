@@ -12,6 +12,7 @@ from kvrelease.release.families import FAMILIES
 from kvrelease.release.families.family import Family, KeyEffect, Reach
 
 RULES = Path(__file__).parents[2] / "docs" / "rules"
+VALIDITY = RULES.parent / "kv-validity.md"
 
 
 def published(family: Family) -> JsonObject:
@@ -48,6 +49,14 @@ def test_a_rule_is_frozen_as_it_is_published(family: Family, request: pytest.Fix
 
 def test_every_published_rule_is_one() -> None:
     assert {path.stem for path in RULES.glob("*.json")} == {family.rule for family in FAMILIES}
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.rule)
+def test_the_table_of_the_document_is_the_rule(family: Family) -> None:
+    parts = sorted({**family.norms, **family.projections, **family.parameters}.items())
+    own = ", ".join(f"`{name}`" for name, reach in parts if reach is Reach.OWN)
+    types = ", ".join(f"`{model_type}`" for model_type in family.types)
+    assert f"| `{family.rule}` | {types} | {own} |\n" in VALIDITY.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.rule)

@@ -1,4 +1,4 @@
-"""GPT-NeoX and Pythia with their causal-LM architecture: the rule `gpt_neox.1`. Pure, and frozen.
+"""GPT-NeoX and Pythia with their causal-LM architecture: the rule `gpt-neox.1`. Pure, and frozen.
 
 Sources: transformers 5.24.0, models/gpt_neox/modeling_gpt_neox.py (`GPTNeoXLayer.forward`,
 `GPTNeoXAttention.forward`, `_keys_to_ignore_on_load_unexpected`) and configuration_gpt_neox.py
@@ -47,7 +47,7 @@ def _notation(entries: JsonObject, warnings: list[str]) -> None:
 
 
 GPT_NEOX = Family(
-    rule="gpt_neox.1",
+    rule="gpt-neox.1",
     types=_TYPES,
     stems=("gpt_neox.layers",),
     # With a parallel residual the second norm reads the layer's input, without one what attention made of it.
