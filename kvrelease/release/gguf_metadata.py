@@ -15,6 +15,7 @@ from blake3 import blake3
 from kvrelease.artifacts import JsonObject
 from kvrelease.release.gguf_cursor import HeaderCursor
 from kvrelease.release.gguf_values import MAX_INLINE_BYTES, StoredValue, ValueType, read_value
+from kvrelease.release.small_files import with_plain_line_ends
 
 # The largest real models have some 100 keys, and 20 KB of names and settings beside tokenizer and templates.
 MAX_KEYS = 65_536
@@ -215,7 +216,7 @@ def _templates(cursor: HeaderCursor, values: dict[str, StoredValue]) -> dict[str
         name = key.removeprefix(_TEMPLATE).removeprefix(".") or "default"
         if name in templates:
             raise cursor.damaged(f"is a second template with the name {name!r}")
-        templates[name] = text.replace("\r\n", "\n").replace("\r", "\n")
+        templates[name] = with_plain_line_ends(text)
     return templates
 
 

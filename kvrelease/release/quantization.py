@@ -116,7 +116,8 @@ _ALIASES: Mapping[str, Mapping[str, str]] = {"awq": {"w_bit": "bits", "q_group_s
 def canonical_quantization(raw: JsonObject) -> JsonObject:
     """The canonical form of a `quantization_config`, or of a file beside `config.json` that says the same.
 
-    Keys that are null go, at every level: every engine reads them as absent. What is not known is kept, and counts.
+    Keys that are null go, in it and in objects inside it: every engine reads them as absent. Arrays stay as they are:
+    what a null in one means is for its reader to say. What is not known is kept, and counts.
     """
     method = raw.get("quant_method")
     known = method if isinstance(method, str) else ""

@@ -54,14 +54,20 @@ def read_text(file: SourceFile, *, limit_bytes: int = MAX_JSON_BYTES) -> str:
         text = read_bytes(file, limit_bytes=limit_bytes).decode()
     except UnicodeDecodeError as error:
         raise DamagedFile(f"reading {file.where}: not UTF-8 (byte {error.start})") from error
+    return with_plain_line_ends(text)
+
+
+def with_plain_line_ends(text: str) -> str:
+    """The text with line ends as Python's text mode reads them: `\\n`, whoever saved the file."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_json_object(file: SourceFile) -> JsonObject:
     """The JSON object in a file.
 
-    Non-finite numbers become their names (`"Infinity"`), integers beyond 64 bits become floats: both occur in files
-    that engines accept, and neither survives strict JSON.
+    The words for numbers that are none (`Infinity`, `NaN`) become texts, and so does a number that no double holds, in
+    the file's own characters (`1e999`); integers beyond 64 bits become floats. All occur in files that engines accept,
+    and none survives strict JSON.
 
     Raises:
         NotFound: no such file.

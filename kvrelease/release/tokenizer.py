@@ -20,7 +20,7 @@ from kvrelease.release.auto_map import code_elsewhere, names_code
 from kvrelease.release.canonical import digest_of, encode_json
 from kvrelease.release.checkpoint import FileRole, ReleaseFile, listed, release_file
 from kvrelease.release.details import TextContent
-from kvrelease.release.small_files import MAX_JSON_BYTES, read_json_object, read_text
+from kvrelease.release.small_files import MAX_JSON_BYTES, read_json_object, read_text, with_plain_line_ends
 from kvrelease.release.source import TEMPLATE_FOLDER, Source, SourceFile, read_range
 
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
@@ -230,7 +230,9 @@ def _templates(
     source: Source, tokenizer_config: JsonObject | None
 ) -> tuple[dict[str, str], dict[str, str], list[str], list[str]]:
     """Effective chat templates by name, those that they override with another text, their files, and warnings."""
-    configured = _configured_templates(source, (tokenizer_config or {}).get("chat_template"))
+    stated = _configured_templates(source, (tokenizer_config or {}).get("chat_template"))
+    # As those of a .jinja file, so that one template has one digest wherever it lies.
+    configured = {name: with_plain_line_ends(text) for name, text in stated.items()}
     separate: dict[str, str] = {}
     files: list[str] = []
     if TEMPLATE_NAME in source.names():
@@ -285,7 +287,7 @@ def _processor_template(source: Source) -> str | None:
     template = content.get("chat_template")
     if not isinstance(template, str):
         raise DamagedFile(f"reading {source.file(PROCESSOR_TEMPLATE_NAME).where}: chat_template is no text")
-    return template
+    return with_plain_line_ends(template)
 
 
 def _code(source: Source, tokenizer_config: JsonObject | None) -> tuple[dict[str, bytes], list[str]]:

@@ -340,6 +340,13 @@ def test_where_windows_begin_counts_only_where_there_are_any(model_type: str) ->
     assert at(1, use_sliding_window=True) != at(3, use_sliding_window=True)
 
 
+def test_a_llama_that_speaks_of_windows_without_their_size_is_read() -> None:
+    """The key is Qwen's; a Llama that has it has no default for the size."""
+    found = canonical_config(config_json(use_sliding_window=True, max_window_layers=1)).entries
+    assert found["layer_types"] == ["full_attention"] * 3
+    assert canonical_config(config_json(use_sliding_window=False)).entries["sliding_window"] is None
+
+
 def test_version_of_the_writer_is_reported_and_no_entry() -> None:
     config = canonical_config(config_json())
     assert config.transformers_version == "4.40.0"

@@ -132,6 +132,21 @@ def test_one_template_in_either_place_is_one_digest(model: Path) -> None:
     assert after.warnings == ()
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_line_ends_of_a_template_do_not_count_wherever_it_lies(model: Path, end: str) -> None:
+    lines = "{{ a }}\n{{ b }}\n"
+    write_json(model / "tokenizer_config.json", {"bos_token": "<s>", "chat_template": lines})
+    before = read(model)
+    stated = lines.replace("\n", end)
+    write_json(model / "tokenizer_config.json", {"bos_token": "<s>", "chat_template": stated})
+    write_json(model / "chat_template.json", {"chat_template": stated})
+    assert changed(before, read(model)) == set()
+    (model / "chat_template.jinja").write_bytes(lines.encode())
+    beside = read(model)
+    assert changed(before, beside) == set()
+    assert beside.warnings == ()
+
+
 def test_named_templates_in_list_or_folder_are_one_digest(model: Path) -> None:
     templates = [{"name": "default", "template": "{{ a }}"}, {"name": "tool_use", "template": "{{ b }}"}]
     write_json(model / "tokenizer_config.json", {"bos_token": "<s>", "chat_template": templates})

@@ -38,7 +38,7 @@ def _write_out_layer_types(entries: JsonObject) -> None:
     if entries.get("layer_types") is not None or not isinstance(layers, int) or not isinstance(first, int):
         return
     if layers < MAX_LAYERS:
-        windowed = entries["sliding_window"] is not None
+        windowed = entries.get("sliding_window") is not None
         entries["layer_types"] = [
             "sliding_attention" if windowed and layer >= first else "full_attention" for layer in range(layers)
         ]
