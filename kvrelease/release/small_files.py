@@ -58,7 +58,7 @@ def read_text(file: SourceFile, *, limit_bytes: int = MAX_JSON_BYTES) -> str:
 
 
 def with_plain_line_ends(text: str) -> str:
-    """The text with line ends as Python's text mode reads them: `\\n`, whoever saved the file."""
+    """The text with line ends as Python's text mode reads them, whoever saved the file."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -1,4 +1,7 @@
-"""A second implementation of docs/fingerprint.md, written from the document: short, slow, and sharing no code."""
+"""A second implementation of docs/fingerprint.md, written from the document: short, slow, and sharing no code.
+
+Its tables are the published ones: docs/rules/*.json and those of the document.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,9 @@ from typing import Any
 
 import blake3
 from safetensors import deserialize
+
+DOCS = Path(__file__).parents[2] / "docs"
+NAMES: Any = json.loads((DOCS / "rules" / "names.json").read_text())
 
 
 def u64(number: int) -> bytes:
@@ -49,110 +55,36 @@ def value(item: object) -> bytes:
     return encoded
 
 
-def payloads(directory: Path) -> dict[str, bytes]:
-    parse: Any = deserialize  # untyped
-    found = {}
-    for path in directory.glob("*.safetensors"):
-        for name, tensor in parse(path.read_bytes()):
-            head = framed(b"kvfp1 payload") + framed(tensor["dtype"].encode())
-            head += framed(b"".join(u64(axis) for axis in tensor["shape"]))
-            found[name] = blake3.blake3(head + framed(bytes(tensor["data"]))).digest()
-    return found
-
-
 def pairs(named: dict[str, bytes]) -> list[bytes]:
     return [field for name in sorted(named, key=str.encode) for field in (name.encode(), named[name])]
 
 
-def weights_digest(directory: Path) -> str:
-    return "kvfp1-full:" + digest("kvfp1-full weights", pairs(payloads(directory))).hex()
+def stored(directory: Path) -> dict[str, tuple[str, list[int], bytes]]:
+    """Name → dtype, shape and bytes of every tensor; no index, no adapter beside a model."""
+    parse: Any = deserialize  # untyped
+    return {
+        name: (tensor["dtype"], tensor["shape"], bytes(tensor["data"]))
+        for path in sorted(directory.glob("*.safetensors"))
+        for name, tensor in parse(path.read_bytes())
+    }
 
 
-# docs/kv-validity.md: what is stored of a quantised projection, and what scales the cached K and V of a layer.
-STORED = [
-    r"qweight",
-    r"qzeros",
-    r"scales",
-    r"g_idx",
-    r"act_global_scale",
-    r"weight_scale",
-    r"weight_scale_inv",
-    r"input_scale",
-    r"activation_scale",
-    r"input_scale_ub",
-    r"weight_packed",
-    r"weight_shape",
-    r"weight_zero_point",
-    r"weight_g_idx",
-    r"weight_global_scale",
-    r"weight_scale_2",
-    r"input_zero_point",
-    r"input_global_scale",
-    r"input_scale_2",
-    r"pre_quant_scale",
-    r"output_scale",
-    r"output_zero_point",
-    r"SCB",
-    r"weight_format",
-    r"weight\.absmax",
-    r"weight\.quant_map",
-    r"weight\.nested_absmax",
-    r"weight\.nested_quant_map",
-    r"weight\.quant_state\.bitsandbytes__(?:nf4|fp4)",
-]
-KV_SCALE = r"self_attn\.(?:attn\.)?(?:[qkv]_scale|[qkv]_zero_point|kv_scale|prob_scale|prob_output_scale)"
-KV_SCALE += r"|self_attn\.(?:k_proj\.k_scale|v_proj\.v_scale|qkv_proj\.[kv]_scale)"
-NORM = r"input_layernorm|post_attention_layernorm|self_attn\.[qk]_norm"
-PROJECTION = r"self_attn\.(?:[qkvo]|qkv|kv)_proj|mlp\.(?:gate|up|down|gate_up)_proj"
+def metadata(directory: Path) -> list[dict[str, object]]:
+    """`__metadata__` of each file."""
+    found = []
+    for path in directory.glob("*.safetensors"):
+        data = path.read_bytes()
+        header = json.loads(data[8 : 8 + struct.unpack("<Q", data[:8])[0]])
+        found.append(header.get("__metadata__", {}))
+    return found
 
 
-def first_layer(name: str, *, is_quantized: bool) -> int | None:
-    """The first layer whose KV the tensor may touch, for an untied llama; None for none. Unknown names touch all."""
-    more = f"|{'|'.join(STORED)}" if is_quantized else ""
-    if re.fullmatch(rf"model\.norm\.weight|lm_head\.(?:weight{more})", name):
-        return None
-    found = re.fullmatch(r"model\.layers\.(\d+)\.(.*)", name)
-    if not found:
-        return 0
-    layer, rest = int(found[1]), found[2]
-    if rest == "self_attn.rotary_emb.inv_freq":
-        return None
-    if re.fullmatch(KV_SCALE, rest):
-        return layer
-    part = re.fullmatch(rf"(?:({NORM})\.(?:weight|bias))|(?:({PROJECTION})\.(?:weight|bias{more}))", rest)
-    if not part:
-        return 0
-    own = r"input_layernorm|self_attn\.(?:k_norm|k_proj|v_proj|qkv_proj|kv_proj)"
-    own += r"|self_attn\.(?:q_proj|q_norm)" if is_quantized else ""
-    return layer if re.fullmatch(own, part[1] or part[2]) else layer + 1
-
-
-def kv_digest(
-    directory: Path, *, layers: int, harmless: set[str], canonical: dict[str, object], is_quantized: bool = False
-) -> str:
-    """For an untied llama without code of its own."""
-    counted = {key: item for key, item in canonical.items() if key not in harmless}
-    running = digest("kvfp1-full/llama.1 configuration", [value(counted)])
-    touched: dict[int | None, dict[str, bytes]] = {}
-    for name, payload in payloads(directory).items():
-        touched.setdefault(first_layer(name, is_quantized=is_quantized), {})[name] = payload
-    for layer in range(layers):
-        running = digest("kvfp1-full/llama.1 layer", [running, *pairs(touched.get(layer, {}))])
-    return "kvfp1-full/llama.1:" + digest("kvfp1-full/llama.1 kv", [running]).hex()
-
-
-def config_digest(canonical: dict[str, object], *, rule: str) -> str:
-    """Without code of its own."""
-    return f"kvfp1-config/{rule}:" + digest(f"kvfp1-config/{rule}", [value(canonical)]).hex()
-
-
-def generation_digest(effective: dict[str, object]) -> str:
-    return "kvfp1-generation:" + digest("kvfp1-generation", [value(effective)]).hex()
-
-
-def release_digest(parts: dict[str, str | None]) -> str:
-    known = {name: part for name, part in parts.items() if part is not None}
-    return "kvfp1-full:" + digest("kvfp1-full release", [value(known)]).hex()
+def payloads(directory: Path) -> dict[str, bytes]:
+    found = {}
+    for name, (dtype, shape, data) in stored(directory).items():
+        head = framed(b"kvfp1 payload") + framed(dtype.encode()) + framed(b"".join(u64(axis) for axis in shape))
+        found[name] = blake3.blake3(head + framed(data)).digest()
+    return found
 
 
 def places(name: str, dtype: str, shape: list[int], size: int) -> list[tuple[int, int]]:
@@ -172,22 +104,78 @@ def places(name: str, dtype: str, shape: list[int], size: int) -> list[tuple[int
 
 
 def samples(directory: Path) -> dict[str, bytes]:
-    parse: Any = deserialize  # untyped
     found = {}
-    for path in directory.glob("*.safetensors"):
-        for name, tensor in parse(path.read_bytes()):
-            data, dtype, shape = bytes(tensor["data"]), tensor["dtype"], tensor["shape"]
-            head = framed(b"kvfp1-fast payload") + framed(dtype.encode()) + framed(b"".join(u64(n) for n in shape))
-            read = b"".join(data[begin : begin + length] for begin, length in places(name, dtype, shape, len(data)))
-            found[name] = blake3.blake3(head + u64(len(data)) + read).digest()
+    for name, (dtype, shape, data) in stored(directory).items():
+        head = framed(b"kvfp1-fast payload") + framed(dtype.encode()) + framed(b"".join(u64(axis) for axis in shape))
+        read = b"".join(data[begin : begin + length] for begin, length in places(name, dtype, shape, len(data)))
+        found[name] = blake3.blake3(head + u64(len(data)) + read).digest()
     return found
+
+
+def rule_table(rule: str) -> Any:
+    return json.loads((DOCS / "rules" / f"{rule}.json").read_text())
+
+
+def first_layer(name: str, table: Any, *, layers: int, is_quantized: bool, is_tied: bool = False) -> int | None:
+    """The first layer whose KV the tensor may touch under a published rule; None for none."""
+    stems = "|".join(re.escape(stem.removesuffix(".N")) for stem in table["layers"])
+    found = re.fullmatch(rf"(?:{stems})\.(0|[1-9][0-9]*)\.(.*)", name, re.DOTALL)
+    if found and int(found[1]) < layers:
+        layer = int(found[1])
+        reach = "its own layer" if found[2] in NAMES["kv_scales"] else inside(found[2], table, is_quantized)
+    else:
+        layer, reach = 0, outside(name, table, is_quantized, is_tied)
+    match reach:
+        case "its own layer":
+            return layer
+        case "the next layer":
+            return layer + 1 if layer + 1 < layers else None
+        case "none":
+            return None
+        case _:  # every layer, and whatever is not known
+            return 0
+
+
+def outside(name: str, table: Any, is_quantized: bool, is_tied: bool) -> str | None:
+    if name in table["outside"]:
+        return str(table["outside"][name])
+    parameters = ["weight", *(NAMES["parameters"] if is_quantized else [])]
+    if name in [f"{module}.{parameter}" for module in table["output_layer"] for parameter in parameters]:
+        return "every layer" if is_tied else "none"
+    return None  # the embeddings too touch every layer
+
+
+def inside(rest: str, table: Any, is_quantized: bool) -> str | None:
+    words = ["*" if re.fullmatch("0|[1-9][0-9]{0,5}", word) else word for word in rest.split(".")]
+    if ".".join(words) in table["parameters"]:
+        return str(table["parameters"][".".join(words)])
+    for cut in range(len(words) - 1, 0, -1):
+        module, parameter = ".".join(words[:cut]), ".".join(words[cut:])
+        reach = table["norms"].get(module, table["projections"].get(module))
+        if reach is None:
+            continue
+        is_stored = is_quantized and module in table["projections"] and parameter in NAMES["parameters"]
+        if parameter not in ("weight", "bias") and not is_stored:
+            return None
+        return "its own layer" if is_quantized and module in table["own_layer_if_quantized"] else str(reach)
+    return None
+
+
+def weights_digest(found: dict[str, bytes], *, family: str = "kvfp1-full") -> str:
+    """Of payloads, or of samples under `kvfp1-fast`."""
+    return f"{family}:" + digest(f"{family} weights", pairs(found)).hex()
 
 
 def fast_digest(directory: Path, *, tied: bool = False) -> str:
     found = samples(directory)
     if tied and found.get("lm_head.weight") == found["model.embed_tokens.weight"]:
         del found["lm_head.weight"]
-    return "kvfp1-fast:" + digest("kvfp1-fast weights", pairs(found)).hex()
+    return weights_digest(found, family="kvfp1-fast")
+
+
+def release_digest(parts: dict[str, str | None], *, family: str = "kvfp1-full") -> str:
+    known = {name: part for name, part in parts.items() if part is not None}
+    return f"{family}:" + digest(f"{family} release", [value(known)]).hex()
 
 
 def adapter_digest(directory: Path, *, canonical: dict[str, object]) -> str:
@@ -203,10 +191,3 @@ def adapted_kv_digest(base_kv: str, adapter: str) -> str:
 
 def kv_name(kv: str) -> str:
     return "kv1-" + base64.b32encode(bytes.fromhex(kv.split(":")[1])[:20]).decode().lower()
-
-
-def canonical_of(path: Path) -> dict[str, object]:
-    """`config` of a saved fingerprint: the canonical form itself is specified by tables, not repeated here."""
-    entries = json.loads(path.read_text())["config"]
-    assert isinstance(entries, dict)
-    return entries

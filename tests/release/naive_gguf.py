@@ -9,7 +9,7 @@ from pathlib import Path
 
 import blake3
 
-from tests.release.naive import digest, framed, pairs, u64, value
+from tests.release.naive import NAMES, digest, framed, pairs, u64, value
 
 SPECIFICATION = Path(__file__).parents[2] / "docs" / "fingerprint.md"
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -19,6 +19,22 @@ def words() -> dict[int, str]:
     """The words of the types, as the document lists them."""
     sentence = SPECIFICATION.read_text().partition("`enum ggml_type`")[2].partition("Any other number")[0]
     return {int(number): word for number, word in re.findall(r"(\d+)\s+`(\w+)`", sentence)}
+
+
+def part_of(key: str) -> str:
+    """The part of a release that a metadata key belongs to."""
+    lists = NAMES["gguf"]
+    if key in lists["layout"]:
+        return "layout"
+    if key in lists["labels"] or key.startswith(tuple(lists["label_prefixes"])):
+        return "labels"
+    if key.startswith("general.sampling."):
+        return "generation"
+    if key == "tokenizer.chat_template" or key.startswith("tokenizer.chat_template."):
+        return "template"
+    if key.startswith("tokenizer.") and key != "tokenizer.ggml.token_type_count":
+        return "tokenizer"
+    return "configuration"
 
 
 class Naive:
@@ -73,17 +89,37 @@ class Naive:
             found[name] = blake3.blake3(head + framed(self.data[start : start + sizes[name]])).digest()
         return found
 
-    def configuration(self, keys: set[str]) -> dict[str, object]:
+    def keys(self, part: str) -> list[str]:
+        return [key for key in self.values if part_of(key) == part]
+
+    def configuration(self) -> dict[str, object]:
         entries: dict[str, object] = {}
-        for key in keys:
+        for key in self.keys("configuration"):
             stored, item = self.values[key]
             large = {"blake3": blake3.blake3(stored).hexdigest(), "bytes": len(stored) - 4}
             entries[key] = large if len(stored) - 4 > 4096 else item
         return entries
 
-    def tokenizer(self, keys: set[str]) -> str:
-        named = {key: blake3.blake3(self.values[key][0]).digest() for key in keys}
+    def tokenizer(self) -> str:
+        named = {key: blake3.blake3(self.values[key][0]).digest() for key in self.keys("tokenizer")}
+        _, name = self.values.get("general.name", (b"", None))
+        lower = re.sub("[A-Z]", lambda letter: letter[0].lower(), name) if isinstance(name, str) else ""
+        for word, spellings in (("phi-3", ("phi-3", "phi3")), ("modern-bert", ("modern-bert",))):
+            if "general.name" not in named and any(spelling in lower for spelling in spellings):
+                named["general.name"] = blake3.blake3(word.encode()).digest()
         return "kvfp1-tokenizer:" + digest("kvfp1-tokenizer", pairs(named)).hex()
+
+    def template(self) -> str:
+        texts = {
+            key.removeprefix("tokenizer.chat_template").lstrip(".") or "default": self.values[key][1]
+            for key in self.keys("template")
+        }
+        lines = {name: str(text).replace("\r\n", "\n").replace("\r", "\n").encode() for name, text in texts.items()}
+        return "kvfp1-template:" + digest("kvfp1-template", pairs(lines)).hex()
+
+    def generation(self) -> str:
+        effective = {key: self.values[key][1] for key in self.keys("generation")}
+        return "kvfp1-generation:" + digest("kvfp1-generation", [value(effective)]).hex()
 
 
 def weights_digest(payloads: dict[str, bytes]) -> str:
@@ -94,9 +130,3 @@ def kv_digest(payloads: dict[str, bytes], configuration: dict[str, object]) -> s
     running = digest("kvfp1-full/all.1 configuration", [value(configuration)])
     running = digest("kvfp1-full/all.1 layer", [running, *pairs(payloads)])
     return "kvfp1-full/all.1:" + digest("kvfp1-full/all.1 kv", [running]).hex()
-
-
-def template_digest(texts: dict[str, str]) -> str:
-    return (
-        "kvfp1-template:" + digest("kvfp1-template", pairs({name: text.encode() for name, text in texts.items()})).hex()
-    )

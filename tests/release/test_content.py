@@ -195,21 +195,24 @@ def test_a_second_implementation_agrees(tmp_path: Path) -> None:
         llama__big=array(F32, [0.5] * 2000),
         llama__odd=array(ARRAY, [array(STRING, ["x", ""]), array(F32, [float("nan"), float("inf")])]),
         llama__large=Value(U64, 2**64 - 1),
+        general__uuid=text("x"),
+        general__source__url=text("x"),
+        general__name=text("Acme Phi3 modern-bert"),
+        general__sampling__temp=f32(0.7),
+        tokenizer__chat_template__tool_use=text("{{ a }}\r\n{{ b }}\r"),
     )
     tensors = [*small_tensors(), Tensor("blk.0.ffn_up.weight", (256, 2), 12, bytes(i % 251 for i in range(288)))]
     path = write_gguf(tmp_path / "support.gguf", metadata, tensors, alignment=64)
     found, other = load_release(path), Naive(path)
     payloads = other.payloads({tensor.name: len(tensor.data) for tensor in tensors})
-    keys = {key for key in metadata if key.startswith("llama.")}
-    configuration = other.configuration({*keys, *(f"general.{name}" for name in CONFIGURATION)})
+    configuration = other.configuration()
+    assert found.config == dict(sorted(configuration.items()))
     assert found.tensor_digests == {name: payload.hex() for name, payload in payloads.items()}
     assert found.digests.weights == naive_gguf.weights_digest(payloads)
     assert found.digests.kv == naive_gguf.kv_digest(payloads, configuration)
-    assert found.digests.tokenizer == other.tokenizer({key for key in metadata if key.startswith("tokenizer.ggml.")})
-    assert found.digests.template == naive_gguf.template_digest({"default": TEMPLATE})
-
-
-CONFIGURATION = ("architecture", "type", "quantization_version")
+    assert found.digests.tokenizer == other.tokenizer()
+    assert found.digests.template == other.template()
+    assert found.digests.generation == other.generation()
 
 
 def test_vectors_of_the_specification(tmp_path: Path) -> None:

@@ -79,22 +79,24 @@ def test_what_the_rule_does_not_know_still_touches_everything(name: str) -> None
 
 
 @pytest.mark.parametrize("form", CONFIGURATIONS)
-def test_a_second_reading_of_the_document_agrees_name_by_name(form: str) -> None:
-    rule = rule_of(form)
-    others = [
-        "model.layers.1.self_attn.q_norm.weight",
-        "model.layers.1.self_attn.qkv_proj.k_scale",
-        "model.layers.1.self_attn.o_proj.output_scale",
-        "model.layers.1.self_attn.k_norm.weight_scale",
-        "model.layers.1.mlp.gate_up_proj.weight.quant_state.bitsandbytes__fp4",
-        "model.layers.1.mlp.gate_up_proj.weight.quant_state.bitsandbytes__int8",
-        "lm_head.weight_packed",
-        "model.embed_tokens.weight_packed",
-        "unheard.of",
-    ]
-    for name in [*quantized_tensors(form), *others]:
-        found, expected = tensor_impact(name, rule).first_layer, naive.first_layer(name, is_quantized=True)
-        assert found == (expected if expected is None or expected < LAYERS else None), name
+def test_the_published_names_say_the_same_of_every_tensor(form: str) -> None:
+    rule, table = rule_of(form), naive.rule_table("llama.1")
+    for name in quantized_tensors(form):
+        expected = naive.first_layer(name, table, layers=LAYERS, is_quantized=True)
+        assert tensor_impact(name, rule).first_layer == expected, name
+
+
+@pytest.mark.parametrize("kind", ["int8", "fp8", "nf4_2"])
+def test_a_kind_of_bitsandbytes_that_nobody_writes_is_not_known(kind: str) -> None:
+    name = f"model.layers.1.mlp.up_proj.weight.quant_state.bitsandbytes__{kind}"
+    assert tensor_impact(name, rule_of("bitsandbytes")) == TensorImpact(first_layer=0, is_known=False)
+
+
+def test_an_output_scale_is_known_in_a_quantised_checkpoint_only() -> None:
+    name = "model.layers.1.self_attn.k_proj.output_scale"
+    plain = rule_of("gptq", quantization_config=None)
+    assert tensor_impact(name, plain) == TensorImpact(first_layer=0, is_known=False)
+    assert tensor_impact("model.layers.1.self_attn.k_scale", plain) == TensorImpact(first_layer=1)
 
 
 def test_a_name_of_a_million_parts_is_only_unknown() -> None:
@@ -116,6 +118,9 @@ def test_a_name_of_a_million_parts_is_only_unknown() -> None:
         "self_attn.k_proj.output_scale",
         "self_attn.v_proj.output_scale",
         "self_attn.prob_output_scale",
+        "self_attn.qkv_proj.v_scale",
+        "self_attn.k_proj.act_global_scale",
+        "self_attn.v_proj.input_scale_ub",
     ],
 )
 def test_a_kv_scale_counts_from_its_own_layer_on(name: str) -> None:
