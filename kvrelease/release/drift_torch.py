@@ -16,6 +16,7 @@ from kvrelease.release.drift_figures import Sums, added_up
 from kvrelease.release.drift_plan import Comparison, Operand
 from kvrelease.release.hashing import fill
 from kvrelease.release.source import Reader
+from kvrelease.release.weights import StoredTensor
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +28,8 @@ PIECE_ELEMENTS = 512 * 1024
 REMOTE_PIECE_ELEMENTS = 1024 * 1024
 # What a local reader asks for at once (local_source.py); whoever asks for more waits for round trips.
 _LOCAL_CHUNK_BYTES = 1024 * 1024
+# Squares are added up in float32 over so many elements, and over those sums in float64: right to 1e-6 also for elements
+# of few digits, where a `dot` of half a million of them is off by 2e-5.
 _ROW_ELEMENTS = 1024
 # Bytes are read to where they lie in a page of the file, or up to a line before: the copy from the page cache to up to
 # 32 bytes behind that took 390 µs for 1 MiB on Zen 3, to everywhere else 85.
@@ -99,12 +102,14 @@ class _Room(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         views: the bytes of both sides, to be read into.
         stored: [elements] each, the same bytes as tensors.
-        floats: [elements] each, float32: the numbers of both sides.
+        floats: [elements] each, float32: the numbers of both sides; the new side's become what they moved by.
+        rows: the same as [rows, 1024], without the rest.
     """
 
     views: tuple[memoryview, ...]
     stored: tuple[torch.Tensor, ...]
     floats: tuple[torch.Tensor, ...]
+    rows: tuple[torch.Tensor, ...]
 
 
 class PairReader:
@@ -127,56 +132,104 @@ class PairReader:
             ServiceError: the store did not answer properly.
         """
         sides = (one.old, one.new)
-        readers = [self._readers[index][side.tensor.where] for index, side in enumerate(sides)]
-        scales = [self._scale(index, side) for index, side in enumerate(sides)]
-        is_narrow = all(side.tensor.dtype in _NARROW for side in sides)
-        is_local = max(reader.chunk_bytes for reader in readers) <= _LOCAL_CHUNK_BYTES
-        columns = matrix_of(one).columns
-        widths = [side.tensor.size_bytes // math.prod(side.tensor.shape) for side in sides]
-        room, parts = None, []
-        for piece in segment.cut(PIECE_ELEMENTS if is_local else REMOTE_PIECE_ELEMENTS):
-            first = piece.row * columns + piece.column
-            if room is None or len(room.stored[0]) != piece.elements:
-                room = self._room(sides, widths, first, piece.elements)
-            factors: list[torch.Tensor | None] = [None, None]
-            squares = [0.0, 0.0]
-            for index, side in enumerate(sides):
-                fill(readers[index], room.views[index], side.tensor.offset + first * widths[index], tensor=side.tensor)
-                factor = factors[index] = _spread(scales[index], side, piece)
-                if is_narrow:  # before the other side is read, while this one is in the cache
-                    values = room.floats[index].copy_(room.stored[index])
-                    if factor is not None:
-                        values.view(piece.rows, piece.columns).mul_(factor)
-                    squares[index] = _square(values)
-            narrow = _narrow(room.floats, squares, piece) if is_narrow else None
-            parts.append(_wide(room.stored, factors, piece) if narrow is None else narrow)
-            self._advance(sum(map(len, room.views)))
-        return added_up(parts)
+        chunks = [self._readers[index][side.tensor.where].chunk_bytes for index, side in enumerate(sides)]
+        most = PIECE_ELEMENTS if max(chunks) <= _LOCAL_CHUNK_BYTES else REMOTE_PIECE_ELEMENTS
+        pieces = list(segment.cut(most))
+        parts = self._narrow(one, pieces) if all(side.tensor.dtype in _NARROW for side in sides) else {}
+        for number, piece in enumerate(pieces):
+            if number not in parts:
+                room = self._room(one, piece)
+                factors = [self._read(index, one, piece, room) for index, _ in enumerate(sides)]
+                parts[number] = _wide(room.stored, factors, piece)
+                self._advance(sum(map(len, room.views)))
+        return added_up(parts[number] for number, _ in enumerate(pieces))
 
-    def _room(self, sides: Sequence[Operand], widths: Sequence[int], first: int, elements: int) -> _Room:
-        """Where pieces of so many elements go, of which one is the `first`, in the buffers that this thread has."""
+    def _narrow(self, one: Comparison, pieces: Sequence[Piece]) -> dict[int, Sums]:
+        """Number of a piece → its sums, of those whose squares float32 can hold.
+
+        Each call of torch lets another thread run in between, which costs more than a small one does; so results are
+        left in tensors until all pieces are done.
+        """
         import torch
 
+        norm = torch.linalg.vector_norm
+        most = max((piece.elements for piece in pieces), default=0) // _ROW_ELEMENTS
+        norms = torch.zeros((len(pieces), 3, most + 1))
+        ends, changed = torch.zeros((2, len(pieces))), torch.zeros(len(pieces))
+        to_lows, to_highs, to_changed = ends[0].unbind(), ends[1].unbind(), changed.unbind()
+        room: _Room | None = None
+        for number, piece in enumerate(pieces):
+            if room is None or len(room.stored[0]) != piece.elements:
+                room = self._room(one, piece)
+                rest = slice(piece.elements // _ROW_ELEMENTS * _ROW_ELEMENTS, None)
+                is_even = piece.elements % _ROW_ELEMENTS == 0
+                to_norms = [each.unbind() for each in norms[:, :, : len(room.rows[0])].unbind()]
+            for index, _ in enumerate(room.floats):
+                factor = self._read(index, one, piece, room)
+                values = room.floats[index].copy_(room.stored[index])
+                if factor is not None:
+                    values.view(piece.rows, piece.columns).mul_(factor)
+                norm(room.rows[index], dim=1, out=to_norms[number][index])
+                if not is_even:
+                    norms[number, index, most] = norm(values[rest])
+            moved = room.floats[1].sub_(room.floats[0])
+            norm(room.rows[1], dim=1, out=to_norms[number][2])
+            if not is_even:
+                norms[number, 2, most] = norm(moved[rest])
+            torch.aminmax(moved, out=(to_lows[number], to_highs[number]))
+            torch.sum(moved.ne_(0), 0, out=to_changed[number])
+            self._advance(sum(map(len, room.views)))
+        squares = norms.double().square_().sum(2).tolist()
+        largest = ends.abs().amax(0).tolist()
+        counts = changed.tolist()
+        return {
+            number: Sums(
+                elements=piece.elements,
+                old_square=squares[number][0],
+                new_square=squares[number][1],
+                moved_square=squares[number][2],
+                largest=largest[number],
+                changed=int(counts[number]),
+                non_finite=0,
+            )
+            for number, piece in enumerate(pieces)
+            if _is_held(squares[number], piece.elements, has_moved=largest[number] != 0)
+        }
+
+    def _room(self, one: Comparison, piece: Piece) -> _Room:
+        """Where a piece and those of the same size after it go, in the buffers that this thread has."""
+        import torch
+
+        elements = piece.elements
         if not self._floats or len(self._floats[0]) < elements:
-            self._floats = [torch.empty(elements) for _ in sides]
+            self._floats = [torch.empty(elements) for _ in ("old", "new")]
         views, stored = [], []
-        for index, (side, width) in enumerate(zip(sides, widths, strict=True)):
-            size = elements * width
+        for index, side in enumerate((one.old, one.new)):
+            size = elements * _width(side.tensor)
             if len(self._buffers[index]) < size + 2 * _PAGE_BYTES:
                 self._buffers[index] = bytearray(size + 2 * _PAGE_BYTES)
             buffer = self._buffers[index]
-            in_page = (side.tensor.offset + first * width) % _PAGE_BYTES // _LINE_BYTES * _LINE_BYTES
+            in_page = _offset(side.tensor, one, piece) % _PAGE_BYTES // _LINE_BYTES * _LINE_BYTES
             begin = -torch.frombuffer(buffer, dtype=torch.uint8).data_ptr() % _PAGE_BYTES + in_page
             views.append(memoryview(buffer)[begin : begin + size])
             stored.append(torch.frombuffer(views[-1], dtype=getattr(torch, _TORCH_DTYPES[side.tensor.dtype])))
-        return _Room(tuple(views), tuple(stored), tuple(values[:elements] for values in self._floats))
+        floats = tuple(values[:elements] for values in self._floats)
+        even = elements // _ROW_ELEMENTS * _ROW_ELEMENTS
+        rows = tuple(values[:even].view(-1, _ROW_ELEMENTS) for values in floats)
+        return _Room(tuple(views), tuple(stored), floats, rows)
 
-    def _scale(self, index: int, side: Operand) -> torch.Tensor | None:
+    def _read(self, index: int, one: Comparison, piece: Piece, room: _Room) -> torch.Tensor | None:
+        """Reads one side of a piece; returns what its elements are to be multiplied with."""
+        side = (one.old, one.new)[index]
+        tensor = side.tensor
+        fill(self._readers[index][tensor.where], room.views[index], _offset(tensor, one, piece), tensor=tensor)
+        return None if side.factor is None else _spread(self._scale(index, side), side, piece)
+
+    def _scale(self, index: int, side: Operand) -> torch.Tensor:
         """[rows, columns] float32: the scale of a weight as a matrix, kept for the next segment of the same weight."""
         import torch
 
-        if side.factor is None:
-            return None
+        assert side.factor is not None
         tensor = side.factor.tensor
         if (index, tensor.name) not in self._scales:
             if len(self._scales) > 1:
@@ -188,48 +241,20 @@ class PairReader:
         return self._scales[index, tensor.name]
 
 
-def _square(values: torch.Tensor) -> float:
-    """The sum of squares, of short rows in float32 and over the rows in float64.
-
-    Right to 1e-6 also for elements of few digits, where `dot` of half a million of them is off by 2e-5.
-    """
-    import torch
-
-    rest = len(values) % _ROW_ELEMENTS
-    rows = (values[:-rest] if rest else values).view(-1, _ROW_ELEMENTS)
-    total: float = torch.linalg.vector_norm(torch.linalg.vector_norm(rows, dim=1), dtype=torch.float64).item() ** 2
-    if rest:
-        total += torch.linalg.vector_norm(values[-rest:], dtype=torch.float64).item() ** 2
-    return total
+def _width(tensor: StoredTensor) -> int:
+    """Bytes of one element; of a tensor that has one."""
+    return tensor.size_bytes // math.prod(tensor.shape)
 
 
-def _narrow(floats: Sequence[torch.Tensor], squares: Sequence[float], piece: Piece) -> Sums | None:
-    """The sums of a piece in float32; None where float32 has not the range for them.
+def _offset(tensor: StoredTensor, one: Comparison, piece: Piece) -> int:
+    """Where a piece begins in the tensor's file."""
+    return tensor.offset + (piece.row * matrix_of(one).columns + piece.column) * _width(tensor)
 
-    Args:
-        floats: the numbers of both sides; the new one's are overwritten.
-        squares: their sums of squares.
-        piece: that it is.
-    """
-    import torch
 
-    old, new = floats
-    moved = new.sub_(old)
-    moved_square = _square(moved)
-    low, high = torch.aminmax(moved)
-    largest = max(-low.item(), high.item())
-    least = _LEAST_MEAN_SQUARE * piece.elements
-    if not all(least <= square <= _LARGEST_SUM for square in (*squares, *([moved_square] if largest else []))):
-        return None  # NaN, infinite and zero ones too
-    return Sums(
-        elements=piece.elements,
-        old_square=squares[0],
-        new_square=squares[1],
-        moved_square=moved_square,
-        largest=largest,
-        changed=int(moved.ne_(0).sum().item()),
-        non_finite=0,
-    )
+def _is_held(squares: Sequence[float], elements: int, *, has_moved: bool) -> bool:
+    """Whether float32 has the range for sums of squares: not for NaN, infinite and zero ones."""
+    least = _LEAST_MEAN_SQUARE * elements
+    return all(least <= square <= _LARGEST_SUM for square in squares[: 3 if has_moved else 2])
 
 
 def _wide(operands: Sequence[torch.Tensor], factors: Sequence[torch.Tensor | None], piece: Piece) -> Sums:
@@ -263,8 +288,8 @@ def _wide(operands: Sequence[torch.Tensor], factors: Sequence[torch.Tensor | Non
     )
 
 
-def _spread(scale: torch.Tensor | None, side: Operand, piece: Piece) -> torch.Tensor | None:
-    """The scale of each element of a piece, or of each row where it is one for the whole row; None without a scale.
+def _spread(scale: torch.Tensor, side: Operand, piece: Piece) -> torch.Tensor:
+    """The scale of each element of a piece, or of each row where it is one for the whole row.
 
     Args:
         scale: [rows of the scale, columns of the scale].
@@ -277,8 +302,7 @@ def _spread(scale: torch.Tensor | None, side: Operand, piece: Piece) -> torch.Te
     import torch
 
     factor = side.factor
-    if scale is None or factor is None:
-        return None
+    assert factor is not None
     if scale.numel() == 1:
         return scale
     row = torch.arange(piece.row, piece.row + piece.rows)
