@@ -28,7 +28,7 @@ from kvrelease.release.readable import readable_weights
 
 THREADS = 2
 # The baseline's pieces. The best of them on the machine at hand is what drift is compared with.
-PIECES_BYTES = (MIB // 8, MIB // 4, MIB // 2, MIB, 4 * MIB)
+PIECES_BYTES = (MIB // 2, MIB, 2 * MIB)
 SHARDS = 4
 POOL_ELEMENTS = 16 * MIB
 LEAST_RATIO = 0.35

@@ -14,10 +14,11 @@ from kvrelease.errors import InputError, MissingExtra
 from kvrelease.progress import Progress, silent
 from kvrelease.release.comparison import TensorChanges
 from kvrelease.release.drift_figures import DriftReport, Sums, added_up, measured, roll_up
-from kvrelease.release.drift_plan import Comparison, Operand, plan_drift
+from kvrelease.release.drift_plan import Comparison, plan_drift
 from kvrelease.release.drift_torch import PairReader, Piece, matrix_of
 from kvrelease.release.fingerprint import Fingerprint
-from kvrelease.release.hashing import default_jobs, opened_by_place
+from kvrelease.release.hashing import default_jobs
+from kvrelease.release.open_files import OpenFiles
 from kvrelease.release.parallel import Advance, run_in_threads
 from kvrelease.release.readable import ReadableWeights
 from kvrelease.release.weights import WeightFile
@@ -131,18 +132,13 @@ def sums_of(
     segments = [
         (number, piece) for number, one in enumerate(comparisons) for piece in matrix_of(one).cut(SEGMENT_ELEMENTS)
     ]
-    files = [
-        _used(old_files, [one.old for one in comparisons]),
-        _used(new_files, [one.new for one in comparisons]),
-    ]
     threads_before = torch.get_num_threads()
     try:
-        with opened_by_place(files[0]) as old_readers, opened_by_place(files[1]) as new_readers:
-            readers = [old_readers, new_readers]
+        with OpenFiles(old_files) as old_open, OpenFiles(new_files) as new_open:
 
             def worker(advance: Advance) -> Callable[[tuple[int, Piece]], Sums]:
                 torch.set_num_threads(1)  # the threads are ours: one of torch's own pools each would be too many
-                reader = PairReader(readers, advance=advance)
+                reader = PairReader((old_open, new_open), advance=advance)
                 return lambda segment: reader.sums(comparisons[segment[0]], segment[1])
 
             found = run_in_threads(
@@ -160,10 +156,3 @@ def sums_of(
     for (number, _), sums in zip(segments, found, strict=True):
         parts[number].append(sums)
     return {one.name: added_up(parts[number]) for number, one in enumerate(comparisons)}
-
-
-def _used(files: Sequence[WeightFile], sides: Sequence[Operand]) -> list[WeightFile]:
-    """The files that have to be open."""
-    places = {side.tensor.where for side in sides}
-    places |= {side.factor.tensor.where for side in sides if side.factor is not None}
-    return [file for file in files if file.file.where in places]

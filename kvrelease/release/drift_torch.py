@@ -6,6 +6,7 @@ A piece is computed in float32 where that is exact enough, and again in float64 
 # ruff: noqa: PLC0415 - torch costs a second, and is there only with the `local` extra
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ import msgspec
 from kvrelease.release.drift_figures import Sums, added_up
 from kvrelease.release.drift_plan import Comparison, Operand
 from kvrelease.release.hashing import fill
+from kvrelease.release.open_files import OpenFiles
 from kvrelease.release.source import Reader
 from kvrelease.release.weights import StoredTensor
 
@@ -115,9 +117,10 @@ class _Room(msgspec.Struct, frozen=True, gc=False):
 class PairReader:
     """Reads and adds up pairs of tensors; one for each thread, which keeps its buffers between them."""
 
-    def __init__(self, readers: Sequence[Mapping[str, Reader]], *, advance: Callable[[int], None]) -> None:
-        """Args are the open files of the old and of the new release by name, and what is told of the bytes read."""
-        self._readers = readers
+    def __init__(self, files: tuple[OpenFiles, OpenFiles], *, advance: Callable[[int], None]) -> None:
+        """Args are the files of the old and of the new release, and what is told of the bytes read."""
+        self._files = files
+        self._readers: Sequence[Mapping[str, Reader]] = ()
         self._advance = advance
         self._buffers = [bytearray(), bytearray()]
         self._floats: list[torch.Tensor] = []
@@ -131,6 +134,14 @@ class PairReader:
             InputError: a file cannot be read.
             ServiceError: the store did not answer properly.
         """
+        with contextlib.ExitStack() as stack:
+            self._readers = [
+                stack.enter_context(files.readers(_places(side)))
+                for files, side in zip(self._files, (one.old, one.new), strict=True)
+            ]
+            return self._sums(one, segment)
+
+    def _sums(self, one: Comparison, segment: Piece) -> Sums:
         sides = (one.old, one.new)
         chunks = [self._readers[index][side.tensor.where].chunk_bytes for index, side in enumerate(sides)]
         most = PIECE_ELEMENTS if max(chunks) <= _LOCAL_CHUNK_BYTES else REMOTE_PIECE_ELEMENTS
@@ -239,6 +250,11 @@ class PairReader:
             values = torch.frombuffer(data, dtype=getattr(torch, _TORCH_DTYPES[tensor.dtype])).float()
             self._scales[index, tensor.name] = values.reshape(-1, side.factor.shape[-1] if side.factor.shape else 1)
         return self._scales[index, tensor.name]
+
+
+def _places(side: Operand) -> set[str]:
+    """The files that a side of a comparison lies in."""
+    return {side.tensor.where} | (set() if side.factor is None else {side.factor.tensor.where})
 
 
 def _width(tensor: StoredTensor) -> int:

@@ -11,7 +11,7 @@ import itertools
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 from blake3 import blake3
@@ -177,18 +177,6 @@ def opened(file: WeightFile) -> Iterator[Reader]:
         require_unchanged(file, reader.identity)
         yield reader
         require_unchanged(file, file.file.identity())
-
-
-@contextlib.contextmanager
-def opened_by_place(files: Iterable[WeightFile]) -> Iterator[dict[str, Reader]]:
-    """Files, all open at once, by where they lie; on leaving without an error, proof that none changed meanwhile.
-
-    Raises:
-        InputError: one cannot be read, or changed since its header was read.
-        ServiceError: the store did not answer properly.
-    """
-    with contextlib.ExitStack() as stack:
-        yield {file.file.where: stack.enter_context(opened(file)) for file in files}
 
 
 def require_unchanged(file: WeightFile, now: FileIdentity) -> None:

@@ -15,8 +15,9 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.errors import InputError
 from kvrelease.progress import Progress, silent
 from kvrelease.release.fingerprint import Fingerprint
-from kvrelease.release.hashing import default_jobs, opened_by_place
+from kvrelease.release.hashing import default_jobs
 from kvrelease.release.mode import Mode
+from kvrelease.release.open_files import OpenFiles
 from kvrelease.release.parallel import Advance, run_in_threads
 from kvrelease.release.readable import ReadableWeights
 from kvrelease.release.relayout import Relaid, RelaidStatus
@@ -48,10 +49,20 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     shapes: dict[Layout, tuple[tuple[int, ...], ...]]
 
     @property
+    def read(self) -> tuple[StoredTensor, ...]:
+        """The tensors that are read."""
+        whole = () if self.whole is None else (self.whole,)
+        return whole if self.parts is None else self.parts
+
+    @property
     def size_bytes(self) -> int:
-        """That one pass over it reads."""
-        read = (self.whole,) if self.parts is None else self.parts
-        return sum(tensor.size_bytes for tensor in read if tensor is not None)
+        """That one pass over them reads."""
+        return sum(tensor.size_bytes for tensor in self.read)
+
+    @property
+    def places(self) -> set[str]:
+        """The files that they lie in."""
+        return {tensor.where for tensor in self.read}
 
 
 def prove_relayouts(
@@ -88,29 +99,19 @@ def prove_relayouts(
     if not tasks:
         return tuple(one for one in planned if isinstance(one, Relaid))
     threads = jobs or default_jobs(is_remote=any(is_remote[task.side] for task in tasks))
-    places = [
-        {tensor.where for task in tasks if task.side == side for tensor in (task.whole, *(task.parts or ())) if tensor}
-        for side in (0, 1)
-    ]
-    files = [
-        [] if side is None else [file for file in side.files if file.file.where in used]
-        for side, used in zip(weights, places, strict=True)
-    ]
-    with opened_by_place(files[0]) as old_readers, opened_by_place(files[1]) as new_readers:
-        readers = (old_readers, new_readers)
+    old_files, new_files = (() if side is None else side.files for side in weights)
+    with OpenFiles(old_files) as old_open, OpenFiles(new_files) as new_open:
 
         def worker(advance: Advance) -> Callable[[Task], Relaid]:
-            return lambda task: _prove(
-                task,
-                RelayoutReader(
-                    readers[task.side],
-                    advance=advance,
-                    slab_bytes=MEMORY_BYTES // threads,
-                    is_remote=is_remote[task.side],
-                ),
-                digests=(old.tensor_digests, new.tensor_digests),
-                where=(old if task.side == 0 else new).release.source,
-            )
+            def do(task: Task) -> Relaid:
+                with (old_open, new_open)[task.side].readers(task.places) as readers:
+                    reader = RelayoutReader(
+                        readers, advance=advance, slab_bytes=MEMORY_BYTES // threads, is_remote=is_remote[task.side]
+                    )
+                    digests = (old.tensor_digests, new.tensor_digests)
+                    return _prove(task, reader, digests=digests, where=(old, new)[task.side].release.source)
+
+            return do
 
         proved = iter(
             run_in_threads(
