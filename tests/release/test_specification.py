@@ -117,9 +117,11 @@ def test_both_implementations_know_the_first_layer_of_every_name(
     names = [name.replace("*", number) for name in names for number in (("7", "07", "1000000") if "*" in name else "7")]
     modules = [*table["embeddings"], *table["output_layer"]]
     names += [*table["outside"], *(f"{module}.{kind}" for module in modules for kind in kinds), "model.unheard.of"]
-    sizes: JsonObject = {"layers": 3, "is_quantized": is_quantized, "is_tied": is_tied}
     found = {name: tensor_impact(name, rule).first_layer for name in names}
-    assert found == {name: naive.first_layer(name, table, **sizes) for name in names}
+    again = {
+        name: naive.first_layer(name, table, layers=3, is_quantized=is_quantized, is_tied=is_tied) for name in names
+    }
+    assert found == again
     assert {None, 0, 2} <= set(found.values())
 
 
