@@ -37,6 +37,8 @@ class ReleaseCheck(Artifact, frozen=True, kw_only=True, tag="kvrelease/check"):
         tensors: which tensors differ; empty where only samples were compared.
         bound: what a fast check can have missed; None where every byte was compared, or the place's own hashes were.
         seconds: that reading took.
+        warnings: what an operator should know about the release as it was read; none in an artifact that was saved
+            before they were kept.
     """
 
     release: ReleaseRef
@@ -49,6 +51,7 @@ class ReleaseCheck(Artifact, frozen=True, kw_only=True, tag="kvrelease/check"):
     tensors: TensorChanges
     bound: DetectionBound | None
     seconds: float
+    warnings: tuple[str, ...] = ()
 
 
 def check_release(published: Fingerprint, found: Fingerprint) -> ReleaseCheck:
@@ -83,6 +86,7 @@ def check_release(published: Fingerprint, found: Fingerprint) -> ReleaseCheck:
         tensors=tensors,
         bound=found.bound,
         seconds=found.seconds,
+        warnings=found.warnings,
     )
 
 
@@ -116,6 +120,7 @@ def check_stated(published: Fingerprint, answer: StoredAnswer, *, seconds: float
         tensors=nothing,
         bound=None,
         seconds=seconds,
+        warnings=answer.warnings,
     )
 
 

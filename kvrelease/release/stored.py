@@ -17,6 +17,7 @@ from kvrelease.release.algorithm import STORED_ALGORITHM
 from kvrelease.release.canonical import digest_of
 from kvrelease.release.content import read_content
 from kvrelease.release.digests import config_digest
+from kvrelease.release.mode import Mode
 from kvrelease.release.source import Source
 from kvrelease.release.weights import WeightFile
 
@@ -85,10 +86,19 @@ def read_stored(source: Source) -> StoredAnswer:
         generation=text_side.generation,
         tensors=len(content.tensors),
         bytes=sum(tensor.size_bytes for tensor in content.tensors),
-        warnings=(*source.origin.warnings, *content.checkpoint.warnings, *text_side.warnings),
+        warnings=(
+            *source.origin.warnings,
+            *content.checkpoint.warnings,
+            *(() if config is None else config.warnings),
+            *text_side.warnings,
+        ),
     )
 
 
 def proves(answer: StoredAnswer, saved: Fingerprint) -> bool:
-    """Whether a saved full fingerprint holds for what a place describes; False means that only reading can tell."""
-    return saved.stored == answer.stored and saved.digests.config == answer.config and not saved.unread
+    """Whether a saved full fingerprint holds for what a place describes; False means that only reading can tell.
+
+    A fast one proves nothing of its release itself, so there is nothing that could go on holding.
+    """
+    is_same = saved.stored == answer.stored and saved.digests.config == answer.config
+    return is_same and saved.mode is Mode.FULL and not saved.unread

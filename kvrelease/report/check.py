@@ -24,4 +24,6 @@ def check_document(found: ReleaseCheck) -> Document:
         blocks.append(Notes(title="Tensors", lines=lines))
     if found.bound is not None:
         blocks.append(bound_table(found.bound))
+    if found.warnings:
+        blocks.append(Notes(title="Warnings", lines=found.warnings))
     return Document(title=f"{found.release.name}: is it what was published?", blocks=tuple(blocks))

@@ -330,6 +330,8 @@ def test_the_hubs_own_hashes_answer_a_fast_check_without_a_tensor_being_read(
         result = kv("fingerprint", address, "--against", "saved.json", "--mode", "fast")
         assert result.code == 0, result.err
         assert "states the hashes of the very weight files that were published; no tensor was read" in result.out
+        assert "'main' can move to another commit at any time" in result.err
+        assert "'main' can move to another commit at any time" in result.out
         assert hub.asked("elsewhere") == 2  # the front of each shard, once
         write_json(source / "generation_config.json", {"temperature": 0.123})
         hub.push("acme/support", source)

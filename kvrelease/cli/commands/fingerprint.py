@@ -1,8 +1,6 @@
 """`kvrelease fingerprint`."""
 
 # ruff: noqa: PLC0415 - heavy imports stay inside the command
-import shlex
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,12 +20,11 @@ from kvrelease.cli.options import (
 from kvrelease.cli.outcome import exit_code
 from kvrelease.cli.output import Format, choose_format, deliver, require_writable, save
 from kvrelease.cli.session import adapter_sources, open_memo
-from kvrelease.errors import ExitCode, InputError, NotFound, UnsupportedRelease, UsageError, worst
+from kvrelease.errors import ExitCode, InputError, UsageError, worst
 from kvrelease.release.mode import Mode
 
 if TYPE_CHECKING:
     from kvrelease.release.check import ReleaseCheck
-    from kvrelease.release.fingerprint import Fingerprint
 
 _PUBLISHING = "Publishing"
 
@@ -89,6 +86,7 @@ def fingerprint(
     from kvrelease.release.address import require_named
     from kvrelease.release.check import check_release
     from kvrelease.release.fingerprint import load_release
+    from kvrelease.release.publication import check_by_stated_hashes, read_publication
     from kvrelease.report.fingerprint import fingerprint_document
 
     require_named(model)
@@ -101,12 +99,14 @@ def fingerprint(
         raise UsageError(
             "--publish writes what --check compares with: one run can do one of them", hint="leave out one of the two"
         )
-    published = _read_published(model, against) if is_check else None
+    published = read_publication(model, against=against) if is_check else None
     adapters = adapter_sources(adapter or ())
     memo = open_memo(no_memo=no_memo or publish or is_check)
     if published is not None and mode is Mode.FAST and not adapters:
-        stated = _check_stated(published, model)
+        stated = check_by_stated_hashes(published, model)
         if stated is not None:
+            for warning in stated.warnings:
+                console.say_warning(warning)
             return _deliver_check(stated, wanted=form, output=output)
     with console.progress() as progress:
         found = load_release(
@@ -168,57 +168,6 @@ def _place_to_publish(model: str, *, mode: Mode) -> Path:
     # The Hub's cache keeps links to files named after their content: a link is replaced, never what it leads to.
     require_writable(place, option="--publish", follows_links=False)
     return place
-
-
-def _read_published(model: str, against: str | None) -> "Fingerprint":
-    """The fingerprint to compare with.
-
-    Raises:
-        UsageError: no saved fingerprint is named, and the release's place has none of its own.
-        InputError: it is not there, or cannot be read.
-        ServiceError: the store did not answer properly.
-    """
-    from kvrelease.release.address import SINGLE_FILE_SUFFIXES, open_saved
-    from kvrelease.release.check import PUBLISHED_NAME
-    from kvrelease.release.fingerprint import load_release
-
-    is_folder = Path(model).is_dir() or not model.endswith(SINGLE_FILE_SUFFIXES)
-    place = model.rstrip("/") if is_folder else model.rpartition("/")[0]
-    what = f"{place or '.'}/{PUBLISHED_NAME}" if against is None else against
-    if open_saved(what) is None:
-        raise UsageError(
-            f"{'--check' if against is None else '--against'} {what}: not the address of a saved fingerprint",
-            hint="name one with --against FILE.json",
-        )
-    try:
-        return load_release(what)
-    except NotFound as error:
-        raise NotFound(
-            error.message,
-            hint=f"kvrelease fingerprint {shlex.quote(model)} --publish where the weights are trusted, or name a saved "
-            "fingerprint with --against",
-        ) from error
-
-
-def _check_stated(published: "Fingerprint", model: str) -> "ReleaseCheck | None":
-    """The check by what the release's place states of its files; None where it states nothing, or that proves nothing.
-
-    Raises:
-        InputError: the release is missing or damaged.
-        ServiceError: the store did not answer properly.
-    """
-    from kvrelease.release.address import HUB_PREFIX, open_source
-    from kvrelease.release.check import check_stated
-    from kvrelease.release.stored import read_stored
-
-    if published.stored is None or not model.startswith(HUB_PREFIX):
-        return None
-    started = time.monotonic()
-    try:
-        answer = read_stored(open_source(model))
-    except UnsupportedRelease:  # a small repository without large files: it states no hashes
-        return None
-    return check_stated(published, answer, seconds=round(time.monotonic() - started, 3))
 
 
 def _deliver_check(result: "ReleaseCheck", *, wanted: Format | None, output: Path | None) -> ExitCode:
