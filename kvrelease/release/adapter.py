@@ -7,7 +7,6 @@ lora/lora_model.py (`from_local_checkpoint`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import msgspec
@@ -151,8 +150,7 @@ def read_adapter(
         InputError: a file cannot be read, or changed meanwhile.
         ServiceError: the store did not answer properly.
     """
-    seen_ns = time.time_ns()
-    source = SteadySource(source)
+    source = source if isinstance(source, SteadySource) else SteadySource(source)
     names = [name for name in source.names() if "/" not in name]
     weights = _read_weights(source, names)
     if ADAPTER_CONFIG_NAME not in names:
@@ -163,7 +161,7 @@ def read_adapter(
         )
     config = read_adapter_config(source.file(ADAPTER_CONFIG_NAME))
     threads = jobs or default_jobs(is_remote=source.origin.is_remote)
-    read = read_tensors([weights], mode=Mode.FULL, jobs=threads, memo=memo, seen_ns=seen_ns, progress=progress)
+    read = read_tensors([weights], mode=Mode.FULL, jobs=threads, memo=memo, seen_ns=source.seen_ns, progress=progress)
     source.require_unchanged()
     stored = [tensor.name for tensor in weights.tensors]
     others = [name for name in names if name.startswith(_WEIGHTS_STEM) and name != ADAPTER_WEIGHTS_NAME]

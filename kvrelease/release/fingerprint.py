@@ -298,7 +298,7 @@ def fingerprint_with_text(
         InputError: as `fingerprint_source`.
         ServiceError: the store did not answer properly.
     """
-    started, seen_ns = time.monotonic(), time.time_ns()
+    started = time.monotonic()
     source = source if isinstance(source, SteadySource) else SteadySource(source)
     content = content or read_content(source)
     checkpoint, config, rule, text_side = content.checkpoint, content.config, content.rule, content.text_side
@@ -306,7 +306,9 @@ def fingerprint_with_text(
     stored = content.tensors
     threads = jobs or default_jobs(is_remote=source.origin.is_remote)
     if known is None:
-        read = read_tensors(checkpoint.files, mode=mode, jobs=threads, memo=memo, seen_ns=seen_ns, progress=progress)
+        read = read_tensors(
+            checkpoint.files, mode=mode, jobs=threads, memo=memo, seen_ns=source.seen_ns, progress=progress
+        )
     else:
         read = known.contents(stored)
     details = read_details(
@@ -318,7 +320,7 @@ def fingerprint_with_text(
         memo=memo,
     )
     source.require_unchanged()
-    all_digests, duplicate_notes = _one_per_name(stored, read.digests)
+    all_digests, repeated = _one_per_name(stored, read.digests)
     tensor_digests = dict(sorted(without_tied_copy(all_digests, rule).items()))
 
     algorithm = algorithm_of(mode) if known is None else known.algorithm
@@ -336,14 +338,17 @@ def fingerprint_with_text(
         "template": text_side.template,
         "generation": text_side.generation,
     }
-    warnings = [*source.origin.warnings, *checkpoint.warnings, *duplicate_notes]
+    warnings = [*source.origin.warnings, *checkpoint.warnings]
+    proof = _proof_of(mode, known)
+    if repeated:
+        warnings.append(f"{len(repeated)} tensors are stored twice {proof.twice}: {listed(repeated)}")
     if known is not None:
         warnings.append(known.note)
     if config is not None:
         warnings += [*config.warnings, *disagreements(config, rule, {tensor.name: tensor for tensor in stored})]
     if len(tensor_digests) != len(all_digests):
         copies = ", ".join(sorted(all_digests.keys() - tensor_digests.keys()))
-        warnings.append(f"{copies} repeats the embeddings it is tied to, and is not counted")
+        warnings.append(f"{copies} {proof.copy} the embeddings it is tied to, and is not counted")
     warnings += [*_about_content(checkpoint, stored, read.zeros), *text_side.warnings]
     warnings += [f"there is no kv name: {why}" for why in content.unread]
     if rule.reason is not None:
@@ -389,8 +394,23 @@ def fingerprint_with_text(
     return found, text_side.content
 
 
+class _Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """What equal digests say of two tensors, in words: no more than was read."""
+
+    twice: str
+    copy: str
+
+
+def _proof_of(mode: Mode, known: KnownTensors | None) -> _Proof:
+    if known is not None and known.algorithm != FULL_ALGORITHM:
+        return _Proof(twice="and were not read", copy="was not read, but has the dtype and shape of")
+    if mode is Mode.FAST:
+        return _Proof(twice="and show no difference in samples", copy="shows in samples no difference from")
+    return _Proof(twice="with equal content", copy="repeats")
+
+
 def _one_per_name(stored: Sequence[StoredTensor], digests: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Tensor name → digest, and a note on names that occur in several files with equal content.
+    """Tensor name → digest, and the names that occur in several files with equal digests.
 
     Raises:
         DamagedFile: a name occurs twice with different content, so that the load order would decide.
@@ -409,8 +429,7 @@ def _one_per_name(stored: Sequence[StoredTensor], digests: Sequence[str]) -> tup
             )
         if seen is not tensor:
             repeated.append(tensor.name)
-    notes = [f"{len(repeated)} tensors are stored twice with equal content: {listed(repeated)}"] if repeated else []
-    return {name: digest for name, (_, digest) in first.items()}, notes
+    return {name: digest for name, (_, digest) in first.items()}, repeated
 
 
 def _about_content(checkpoint: Checkpoint, stored: Sequence[StoredTensor], zeros: Sequence[bool | None]) -> list[str]:

@@ -50,7 +50,9 @@ def default_jobs(*, is_remote: bool = False) -> int:
     """Threads to hash with, where nobody asked for a number."""
     if is_remote:
         return _REMOTE_JOBS
-    return min(_MAX_DEFAULT_JOBS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    # Of this process where the system can restrict one to some cores; macOS and Windows count the machine's.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(_MAX_DEFAULT_JOBS, cores or 1)
 
 
 def payload_header(tensor: StoredTensor) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 
 from kvrelease.errors import InputError
@@ -18,9 +19,14 @@ class SteadySource:
     """A `Source` that remembers which files there were, and what each small one was when it was first asked for.
 
     Of weight files only the names: whoever reads their bytes proves the rest, and a large release has hundreds of them.
+
+    Attributes:
+        seen_ns: our clock before any file was looked at, ns since the epoch: whatever is written later may get a later
+            time (memo.py). Only a `SteadySource` that was made before its source was used has it right.
     """
 
     def __init__(self, source: Source) -> None:
+        self.seen_ns = time.time_ns()
         self._source = source
         self._seen: dict[str, FileIdentity] = {}
 

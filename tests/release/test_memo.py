@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -13,11 +15,16 @@ import pytest
 from blake3 import blake3
 from safetensors.numpy import save_file
 
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.adapter import read_adapter
+from kvrelease.release.content import read_content
+from kvrelease.release.fingerprint import fingerprint_source, fingerprint_with_text, load_release
 from kvrelease.release.hashing import Payload, hash_tensors
+from kvrelease.release.local_source import LocalFile, LocalSource, open_directory
 from kvrelease.release.memo import SETTLED_NS, Memo, default_directory
 from kvrelease.release.safetensors import read_safetensors
+from kvrelease.release.steady import SteadySource
 from kvrelease.release.weights import WeightFile
+from tests.release.adapters import write_adapter
 from tests.release.builders import local_file, write_release
 from tests.release.mount_tables import DATED, mounted_as
 
@@ -292,3 +299,55 @@ def test_only_the_shard_that_changed_is_hashed_again(tmp_path: Path) -> None:
     in_shard = sum(tensor.size_bytes for tensor in read(shard).tensors)
     assert after.remembered_bytes == after.bytes - in_shard
     assert after.digests == load_release(model).digests != before.digests
+
+
+class WrittenWhenItIsLookedAt(LocalSource):
+    """A directory whose weights somebody writes again just before their header is read."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, origin=open_directory(directory).origin)
+        self._is_written = False
+
+    def file(self, name: str) -> LocalFile:
+        found = super().file(name)
+        if name.endswith(".safetensors") and not self._is_written:
+            self._is_written = True
+            now_ns, data = time.time_ns(), found.path.read_bytes()
+            # Until the clock of the file system, which is coarser than ours, has passed the moment of this look.
+            while found.path.stat().st_ctime_ns <= now_ns:
+                found.path.write_bytes(data)
+        return found
+
+
+def fingerprint_of_headers_read_before(source: LocalSource, memo: Memo) -> object:
+    """As a diff reads a side whose headers may decide."""
+    steady = SteadySource(source)
+    return fingerprint_with_text(steady, memo=memo, content=read_content(steady))
+
+
+def fingerprint_of_headers_read_now(source: LocalSource, memo: Memo) -> object:
+    return fingerprint_source(source, memo=memo)
+
+
+def adapter(source: LocalSource, memo: Memo) -> object:
+    return read_adapter(source, memo=memo)
+
+
+@pytest.mark.parametrize(
+    ("write", "read_release"),
+    [
+        (write_release, fingerprint_of_headers_read_now),
+        (write_release, fingerprint_of_headers_read_before),
+        (write_adapter, adapter),
+    ],
+)
+def test_what_was_written_after_our_first_look_is_not_remembered(
+    tmp_path: Path, write: Callable[[Path], Path], read_release: Callable[[LocalSource, Memo], object]
+) -> None:
+    """A next write may leave its times as they are, so they must be older than the look, not than the reading."""
+    directory = write(tmp_path / "model")
+    memo = Memo(tmp_path / "memo", settled_ns=0, mounts=DATED)
+    read_release(WrittenWhenItIsLookedAt(directory), memo)
+    assert not list(memo.directory.glob("*.memo"))
+    read_release(open_directory(directory), memo)
+    assert list(memo.directory.glob("*.memo"))
