@@ -54,6 +54,10 @@ def test_what_is_dropped_is_reported() -> None:
         {"lora_alpha": 4.0},
         {"init_lora_weights": "gaussian"},
         {"init_lora_weights": "eva"},
+        {"init_lora_weights": "orthogonal"},
+        {"init_lora_weights": "mica"},
+        {"init_lora_weights": "LoRA_GA"},
+        {"runtime_config": {"ephemeral_gpu_offload": True}},
         {"use_rslora": None, "bias": ABSENT, "rank_pattern": None, "alpha_pattern": ABSENT, "peft_type": ABSENT},
         {"exclude_modules": [], "modules_to_save": [], "layers_to_transform": []},
     ],
@@ -115,6 +119,12 @@ def test_the_order_of_overlapping_patterns_counts() -> None:
     one, other = canonical(rank_pattern=pattern), canonical(rank_pattern=dict(reversed(pattern.items())))
     assert one.entries != other.entries
     assert one.pattern("rank_pattern") == [("q_proj", 8), ("layers.0.self_attn.q_proj", 4)]
+
+
+def test_no_target_modules_are_not_the_same_as_none_named() -> None:
+    """Where the key is absent, PEFT goes by the model's type."""
+    assert canonical(target_modules=[]).entries["target_modules"] == []
+    assert canonical(target_modules=[]).entries != canonical(target_modules=ABSENT).entries
 
 
 def test_one_layer_and_a_list_of_it_are_one() -> None:

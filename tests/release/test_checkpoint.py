@@ -74,7 +74,9 @@ def test_tensor_in_another_shard_than_the_index_says_is_a_warning(sharded: Path)
     assert "in another shard" in warning
 
 
-@pytest.mark.parametrize("escape", ["../outside.safetensors", "/etc/passwd", "a/../../b.safetensors", "a\\..\\b"])
+@pytest.mark.parametrize(
+    "escape", ["../outside.safetensors", "/etc/passwd", "a/../../b.safetensors", "a\\..\\b", "a\0b"]
+)
 def test_index_that_points_outside_is_refused(sharded: Path, escape: str) -> None:
     """https://github.com/sigstore/model-transparency/pull/667,
     https://github.com/sigstore/model-transparency/pull/647
@@ -118,6 +120,14 @@ def test_extra_weight_files_are_a_warning_and_not_loaded(sharded: Path) -> None:
         "other.safetensors",
         "pytorch_model.bin",
     ]
+
+
+def test_an_extra_file_whose_link_leads_nowhere_is_named_and_has_no_row(sharded: Path) -> None:
+    """It is no part of the release, so it stands in nobody's way."""
+    (sharded / "other.safetensors").symlink_to("../../blobs/0123")
+    checkpoint = read_checkpoint(open_source(sharded))
+    assert checkpoint.warnings == ("weight files that are not part of the release: 'other.safetensors'",)
+    assert [file.path for file in checkpoint.other_files] == [INDEX]
 
 
 def test_both_of_two_layouts_count_because_engines_load_one_or_the_other(tmp_path: Path) -> None:
@@ -190,6 +200,14 @@ def test_shards_without_an_index_are_all_loaded_or_missed_by_number(sharded: Pat
     (sharded / FIRST_SHARD).unlink()
     with pytest.raises(NotFound, match=f"1 of 3 shards are absent: '{FIRST_SHARD}'"):
         read_checkpoint(open_source(sharded))
+
+
+def test_a_missing_shard_of_any_numbered_family_is_named(tmp_path: Path) -> None:
+    directory = write_release(tmp_path / "model")
+    (directory / "model.safetensors").rename(directory / "a-00001-of-00001.safetensors")
+    save_file({"x": tensors()["model.norm.weight"]}, directory / "b-00002-of-00002.safetensors")
+    with pytest.raises(NotFound, match=r"1 of 2 shards are absent: 'b-00001-of-00002.safetensors'"):
+        read_checkpoint(open_source(directory))
 
 
 def test_one_shard_that_an_index_names_beside_others_is_no_release(sharded: Path) -> None:

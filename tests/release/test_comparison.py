@@ -89,6 +89,16 @@ def test_names_are_compared_even_where_contents_cannot_be(model: Path, tmp_path:
     assert (mixed.added, mixed.removed) == (("model.extra.weight",), ("model.norm.weight",))
 
 
+def test_tensors_of_equal_content_are_renamed_in_the_order_of_their_names(tmp_path: Path) -> None:
+    def named(place: str, *names: str) -> Fingerprint:
+        weights = {**tensors(), **{name: tensors()["model.norm.weight"] for name in names}}
+        return load_release(write_release(tmp_path / place, weights))
+
+    found = compare_tensors(named("old", "a.1", "a.2", "a.3"), named("new", "b.1", "b.2"))
+    assert [(one.old, one.new) for one in found.renamed] == [("a.1", "b.1"), ("a.2", "b.2")]
+    assert (found.added, found.removed) == ((), ("a.3",))
+
+
 def test_a_saved_fingerprint_from_before_the_fast_digest_says_nothing_of_samples(model: Path) -> None:
     old = msgspec.structs.replace(load_release(model), fast=None)
     assert compare_samples(old, fast(model)) is Sameness.UNKNOWN

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvrelease.release.expectation import disagreements
+from kvrelease.release.expectation import disagreements, expected_shapes
 from kvrelease.release.weights import StoredTensor
 from tests.release.builders import config_and_rule, tensors
 
@@ -19,10 +19,36 @@ def warnings(found: dict[str, StoredTensor], **changes: object) -> list[str]:
     return disagreements(config, rule, found)
 
 
-def test_what_is_promised_needs_no_warning() -> None:
-    assert warnings(stored()) == []
-    assert warnings(stored("qwen3"), model_type="qwen3") == []
-    assert warnings(stored(is_tied=True), tie_word_embeddings=True) == []
+def test_what_is_promised_is_what_a_model_of_that_configuration_has() -> None:
+    """By hand, of transformers 5.24.0, models/llama/modeling_llama.py and models/qwen3/modeling_qwen3.py.
+
+    Five sizes that no other is, so that none can stand for another.
+    """
+    changes = {"vocab_size": 32, "hidden_size": 8, "intermediate_size": 20, "num_attention_heads": 4, "head_dim": 6}
+    changes |= {"num_key_value_heads": 2, "num_hidden_layers": 2}
+    outside = {"model.embed_tokens.weight": (32, 8), "model.norm.weight": (8,), "lm_head.weight": (32, 8)}
+    layer = {
+        "input_layernorm.weight": (8,),
+        "self_attn.q_proj.weight": (24, 8),
+        "self_attn.k_proj.weight": (12, 8),
+        "self_attn.v_proj.weight": (12, 8),
+        "self_attn.o_proj.weight": (8, 24),
+        "post_attention_layernorm.weight": (8,),
+        "mlp.gate_proj.weight": (20, 8),
+        "mlp.up_proj.weight": (20, 8),
+        "mlp.down_proj.weight": (8, 20),
+    }
+    norms = {"self_attn.q_norm.weight": (6,), "self_attn.k_norm.weight": (6,)}
+    for model_type, parts in (("llama", layer), ("mistral", layer), ("qwen2", layer), ("qwen3", layer | norms)):
+        shapes = outside | {f"model.layers.{n}.{part}": shape for n in range(2) for part, shape in parts.items()}
+        found = {
+            name: StoredTensor(name=name, dtype="F32", shape=shape, where="m", offset=0, size_bytes=0)
+            for name, shape in shapes.items()
+        }
+        assert expected_shapes(*config_and_rule(model_type, **changes)) == shapes
+        assert warnings(found, model_type=model_type, **changes) == []
+        del found["lm_head.weight"]
+        assert warnings(found, model_type=model_type, **changes, tie_word_embeddings=True) == []
 
 
 def test_absent_tensor_is_named() -> None:

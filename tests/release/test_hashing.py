@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -10,10 +11,11 @@ from safetensors.numpy import save_file
 
 from kvrelease.errors import DamagedFile, InputError
 from kvrelease.progress import ProgressEvent
-from kvrelease.release.hashing import hash_tensors
+from kvrelease.release.hashing import default_jobs, hash_tensors
 from kvrelease.release.local_source import CHUNK_BYTES
 from kvrelease.release.safetensors import read_safetensors
 from kvrelease.release.weights import WeightFile
+from kvrelease.release.workers import Stopped, pause
 from tests.release import naive
 from tests.release.builders import local_file
 
@@ -74,9 +76,11 @@ def test_progress_counts_every_byte_once(large: WeightFile) -> None:
 def test_zero_is_told_from_almost_zero(tmp_path: Path) -> None:
     almost = np.zeros(2 * CHUNK_BYTES, np.uint8)
     almost[-1] = 1
-    save_file({"a": np.zeros(2 * CHUNK_BYTES, np.uint8), "b": almost}, tmp_path / "m.safetensors")
+    tensors = {"a": np.zeros(2 * CHUNK_BYTES, np.uint8), "b": almost, "nothing": np.zeros((0, 4), np.uint8)}
+    save_file(tensors, tmp_path / "m.safetensors")
     file = read_safetensors(local_file(tmp_path / "m.safetensors"))
-    assert [payload.is_zero for payload in hash_tensors([file], jobs=2)] == [True, False]
+    payloads = zip(file.tensors, hash_tensors([file], jobs=2), strict=True)
+    assert {tensor.name: payload.is_zero for tensor, payload in payloads} == {"a": True, "b": False, "nothing": False}
 
 
 def test_file_written_to_while_it_is_read_is_an_error(large: WeightFile) -> None:
@@ -94,12 +98,14 @@ def test_file_written_to_while_it_is_read_is_an_error(large: WeightFile) -> None
         hash_tensors([large], jobs=1, progress=write_once)
 
 
-def test_file_replaced_since_its_header_was_read_is_an_error(large: WeightFile) -> None:
+def test_file_replaced_since_its_header_was_read_is_an_error_before_a_byte_is_hashed(large: WeightFile) -> None:
+    events: list[ProgressEvent] = []
     copy = path_of(large).with_suffix(".copy")
     copy.write_bytes(path_of(large).read_bytes())
     copy.replace(path_of(large))
     with pytest.raises(InputError, match="changed while it was read"):
-        hash_tensors([large], jobs=1)
+        hash_tensors([large], jobs=1, progress=events.append)
+    assert events == []
 
 
 def test_file_cut_off_while_it_is_read_names_the_tensor(large: WeightFile) -> None:
@@ -111,12 +117,34 @@ def test_file_cut_off_while_it_is_read_names_the_tensor(large: WeightFile) -> No
 
 
 def test_an_interrupt_in_the_callback_ends_all_threads(large: WeightFile) -> None:
-    def interrupt(_: ProgressEvent) -> None:
-        raise KeyboardInterrupt
+    """The other thread is told while it waits in its own call, and hashes nothing more."""
+    calls: list[ProgressEvent] = []
+
+    def interrupt(event: ProgressEvent) -> None:
+        calls.append(event)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        with contextlib.suppress(Stopped):
+            pause(600.0)
 
     with pytest.raises(KeyboardInterrupt):
-        hash_tensors([large], jobs=4, progress=interrupt)
+        hash_tensors([large], jobs=2, progress=interrupt)
     assert not [thread for thread in threading.enumerate() if thread.name == "kvrelease-worker"]
+    assert len(calls) <= 2
+
+
+def test_who_asks_for_no_number_of_threads_gets_one_for_each_core_and_eight_for_a_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A store is waited for, not computed; and not every system tells the cores that a process may use."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3, 5}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert (default_jobs(), default_jobs(is_remote=True)) == (3, 8)
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert default_jobs() == 8
+    for count, expected in ((4, 4), (None, 1)):
+        monkeypatch.setattr(os, "cpu_count", lambda count=count: count)
+        assert default_jobs() == expected
 
 
 def test_few_files_are_open_at_a_time(tmp_path: Path) -> None:

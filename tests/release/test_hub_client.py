@@ -93,12 +93,14 @@ REFUSALS: dict[tuple[int, str | None], tuple[type[KvreleaseError], str, str]] = 
 
 @pytest.mark.parametrize("answer", REFUSALS)
 def test_a_refusal_says_what_to_do(hub: Hub, tmp_path: Path, answer: tuple[int, str | None]) -> None:
+    """Repeating helps where the Hub is busy or broken, and nowhere else."""
     hub.refused = answer
     error, reason, hint = REFUSALS[answer]
     with pytest.raises(error, match=re.escape(reason)) as caught:
         impatient(hub, tmp_path)
     assert hint in (caught.value.hint or "")
     assert "hf_of_the_test" not in f"{caught.value.message} {caught.value.hint}"
+    assert len(hub.requests) == (2 if answer[0] in (429, 503) else 1)
 
 
 def test_unknown_model_and_revision_are_told_apart(hub: Hub, model: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from kvrelease.errors import NotFound, UsageError
 from kvrelease.progress import ProgressEvent
 from kvrelease.release.address import open_source
+from kvrelease.release.checkpoint import FileRole
 from kvrelease.release.fingerprint import load_release
 from kvrelease.release.hub_source import HubSettings, HubSource, hub_settings, parse_hub_address
 from kvrelease.release.local_source import LocalSource
@@ -155,6 +158,35 @@ def test_a_partial_snapshot_is_not_used_while_there_is_a_network(
     (repository / "snapshots" / commit / name).unlink()
     assert isinstance(open_source(f"hf:{MODEL}"), HubSource)
     assert load_release(f"hf:{MODEL}").digests == load_release(model).digests
+
+
+def test_one_file_is_that_file_though_the_cache_has_the_whole_commit(hub: Hub, model: Path, tmp_path: Path) -> None:
+    """An engine that was given one file loads no index beside it."""
+    save_file(tensors(7), model / "other.safetensors")
+    commit = hub.push(MODEL, model)
+    cached(tmp_path / "cache", commit, model)
+    found = load_release(f"hf:{MODEL}@{commit}/other.safetensors")
+    assert found.digests == load_release(model / "other.safetensors").digests
+    assert [file.path for file in found.files if file.role is FileRole.WEIGHTS] == ["other.safetensors"]
+
+
+def test_only_the_hash_of_a_large_file_is_one_of_its_content(hub: Hub, model: Path) -> None:
+    """Of a small file the Hub states git's object id, which is a SHA-1 of more than its bytes."""
+    commit = hub.push(MODEL, model)
+    source = open_source(f"hf:{MODEL}@{commit}")
+    shard = "model-00001-of-00003.safetensors"
+    assert source.file(shard).identity().sha256 == hashlib.sha256((model / shard).read_bytes()).hexdigest()
+    small = source.file("config.json").identity()
+    assert small.sha256 is None
+    assert blob_id((model / "config.json").read_bytes()) in small.version
+
+
+def test_what_lies_in_the_cache_is_never_vouched_for_by_the_hubs_hashes(hub: Hub, model: Path, tmp_path: Path) -> None:
+    """A file of the cache may have been edited: a fingerprint of it would be proved by hashes of other bytes."""
+    commit = hub.push(MODEL, model)
+    assert load_release(f"hf:{MODEL}@{commit}").stored is not None
+    cached(tmp_path / "cache", commit, model, with_links=False)
+    assert load_release(f"hf:{MODEL}@{commit}").stored is None
 
 
 def test_a_snapshot_without_the_files_nobody_reads_is_whole(hub: Hub, model: Path, tmp_path: Path) -> None:

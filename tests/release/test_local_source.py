@@ -9,7 +9,7 @@ import pytest
 
 from kvrelease.errors import InputError, NotFound
 from kvrelease.release.fingerprint import load_release
-from kvrelease.release.local_source import open_directory, open_single_file
+from kvrelease.release.local_source import identity_of, open_directory, open_single_file
 from kvrelease.release.source import Origin, read_range
 from tests.release.builders import local_file
 
@@ -58,6 +58,29 @@ def test_identity_changes_with_every_change(tmp_path: Path, change: str) -> None
     else:
         os.utime(path, ns=(0, 0))
     assert file.identity() != before
+
+
+def status(**changes: int) -> os.stat_result:
+    numbers = {"mode": 0o100644, "ino": 7, "dev": 3, "nlink": 1, "uid": 0, "gid": 0, "size": 10, "mtime": 5, "ctime": 6}
+    numbers |= {key: value for key, value in changes.items() if key in numbers}
+    fields = [numbers[key] for key in ("mode", "ino", "dev", "nlink", "uid", "gid", "size")]
+    times = {f"st_{key}_ns": numbers[key] * 10**9 + changes.get(f"{key}_ns", 0) for key in ("mtime", "ctime")}
+    return os.stat_result((*fields, 0, numbers["mtime"], numbers["ctime"]), times)
+
+
+@pytest.mark.parametrize("change", ["ino", "dev", "size", "mtime", "ctime", "mtime_ns", "ctime_ns"])
+def test_every_part_of_what_a_file_is_makes_its_identity(change: str) -> None:
+    assert identity_of(status()) == identity_of(status())
+    assert identity_of(status(**{change: 9})) != identity_of(status())
+    assert identity_of(status(uid=9, nlink=9)) == identity_of(status())
+
+
+def test_a_file_without_an_inode_or_a_time_has_no_clock() -> None:
+    """As some file systems in user space say: two files would then be one, or an old one not be told from a new."""
+    assert identity_of(status()).changed_ns == 6 * 10**9
+    assert identity_of(status(mtime=8)).changed_ns == 8 * 10**9
+    for absent in ("ino", "mtime", "ctime"):
+        assert identity_of(status(**{absent: 0})).changed_ns is None
 
 
 def test_reads_are_positional_and_independent_of_each_other(tmp_path: Path) -> None:

@@ -239,15 +239,35 @@ def test_another_algorithms_entry_is_none_of_ours(memo: Memo, path: Path, caplog
     assert not caplog.text
 
 
+@pytest.mark.parametrize(("mode", "is_ours"), [(0o666, False), (0o620, False), (0o602, False), (0o644, True)])
 def test_an_entry_that_others_can_write_is_not_believed(
-    memo: Memo, path: Path, caplog: pytest.LogCaptureFixture
+    memo: Memo, path: Path, caplog: pytest.LogCaptureFixture, mode: int, is_ours: bool
 ) -> None:
-    remember(memo, path)
+    payloads = remember(memo, path)
     assert entry_of(memo).stat().st_mode & 0o777 == 0o600
     assert memo.directory.stat().st_mode & 0o777 == 0o700
-    entry_of(memo).chmod(0o666)
+    entry_of(memo).chmod(mode)
+    assert (memo.recall(read(path)) == payloads) is is_ours
+    assert ("somebody else" in caplog.text) is not is_ours
+
+
+def test_an_entry_of_another_user_is_not_believed(
+    memo: Memo, path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remember(memo, path)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 7)
     assert memo.recall(read(path)) is None
     assert "somebody else" in caplog.text
+
+
+def test_an_entry_holds_for_tensors_of_the_same_names(memo: Memo, path: Path) -> None:
+    """The names come from the header, which is read in any case; the contents are told by their order."""
+    remember(memo, path)
+    file = read(path)
+    renamed = tuple(msgspec.structs.replace(tensor, name=f"other.{tensor.name}") for tensor in file.tensors)
+    assert memo.recall(msgspec.structs.replace(file, tensors=renamed)) is None
+    assert memo.recall(msgspec.structs.replace(file, tensors=file.tensors[::-1])) is None
+    assert memo.recall(file) is not None
 
 
 def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:

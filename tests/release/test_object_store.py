@@ -25,7 +25,8 @@ from kvrelease.release.checkpoint import read_checkpoint
 from kvrelease.release.fingerprint import load_release
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
-from kvrelease.release.source import read_range
+from kvrelease.release.object_store import StoredObject, _Store
+from kvrelease.release.source import FileIdentity, read_range
 from tests.release.builders import config_json, tensors, write_release, write_text_side
 from tests.release.gguf_writer import write_gguf, write_split
 from tests.release.s3_server import BUCKET, S3Server, serve_s3
@@ -125,6 +126,34 @@ def test_object_overwritten_while_it_is_read_is_an_error(s3: S3Server, model: Pa
 
     with pytest.raises(InputError, match=f"m/{name}: the file changed while it was read"):
         load_release(address, jobs=1, progress=overwrite)
+
+
+class OneObject:
+    """What fsspec's file systems say of an object, said by nobody else."""
+
+    def __init__(self, **said: object) -> None:
+        self.said = {"type": "file", "size": 3, "name": "b/k", **said}
+
+    def info(self, path: str) -> dict[str, object]:
+        assert path == "b/k"
+        return self.said
+
+
+def identity(**said: object) -> FileIdentity:
+    return StoredObject(store=_Store(scheme="s3", filesystem=OneObject(**said)), path="b/k", name="k").identity()
+
+
+@pytest.mark.parametrize("key", ["ETag", "etag", "VersionId", "generation", "LastModified", "updated", "mtime"])
+def test_whatever_a_store_says_of_an_objects_version_makes_its_identity(key: str) -> None:
+    """s3fs gives an entity tag, a version and a time, gcsfs a generation beside them; others give fewer."""
+    assert identity(**{key: "1"}) == identity(**{key: "1"})
+    assert identity(**{key: "1"}) != identity(**{key: "2"})
+    assert identity(ETag="same", **({} if key == "ETag" else {key: "1"})) != identity(**{"ETag": "same", key: "2"})
+
+
+def test_an_object_without_a_version_is_refused() -> None:
+    with pytest.raises(InputError, match="tells no version of the object"):
+        identity(ETag=None)
 
 
 def test_absent_shard_config_bucket_and_prefix_are_named(s3: S3Server, model: Path) -> None:

@@ -17,7 +17,7 @@ from kvrelease.release.diff_record import KvStatus
 from kvrelease.release.digests import config_digest
 from kvrelease.release.expectation import disagreements
 from kvrelease.release.fingerprint import load_release
-from kvrelease.release.impact import rule_for, tensor_impact
+from kvrelease.release.impact import TensorImpact, rule_for, tensor_impact
 from kvrelease.release.model_config import canonical_config
 from kvrelease.release.quantization import (
     SIDE_FILES,
@@ -83,6 +83,60 @@ def test_what_every_engine_reads_alike_is_one_configuration(left: JsonObject, ri
 )
 def test_what_may_change_a_product_is_another_configuration(other: JsonObject) -> None:
     assert not same(GPTQ, other)
+
+
+CALIBRATION: JsonObject = {
+    "act_group_aware": True,
+    "batch_size": 4,
+    "cache_block_outputs": True,
+    "damp_auto_increment": 0.0025,
+    "damp_percent": 0.05,
+    "dataset": "c4",
+    "model_seqlen": 2048,
+    "module_name_preceding_first_block": ["model.embed_tokens"],
+    "pad_token_id": 0,
+    "tokenizer": "acme/base",
+    "true_sequential": True,
+}
+
+
+@pytest.mark.parametrize("key", CALIBRATION)
+def test_what_only_calibration_read_counts_for_no_method_that_calibrates(key: str) -> None:
+    for form in ("gptq", "awq"):
+        assert same(CONFIGURATIONS[form], CONFIGURATIONS[form] | {key: CALIBRATION[key]})
+    assert not same(CONFIGURATIONS["fp8"], CONFIGURATIONS["fp8"] | {key: CALIBRATION[key]})
+
+
+@pytest.mark.parametrize("key", ["exclude_modules", "ignore", "ignored_layers", "modules_to_not_convert"])
+def test_lists_of_modules_that_stay_as_they_are_are_sets_and_empty_ones_absent(key: str) -> None:
+    plain: JsonObject = {"quant_method": "fp8"}
+    assert same(plain | {key: ["lm_head", "a", "a"]}, plain | {key: ["a", "lm_head"]})
+    assert same(plain | {key: []}, plain)
+    assert not same(plain | {key: ["a"]}, plain)
+
+
+@pytest.mark.parametrize("key", ["dynamic", "sparsity_config", "transform_config"])
+def test_an_empty_block_of_settings_is_an_absent_one(key: str) -> None:
+    assert same(PACKED | {key: {}}, PACKED)
+    assert not same(PACKED | {key: {"a": {}}}, PACKED)
+
+
+@pytest.mark.parametrize(
+    ("name", "first_layer"),
+    [
+        ("self_attn.k_proj.input_scale_ub", 1),
+        ("self_attn.v_proj.act_global_scale", 1),
+        ("mlp.up_proj.act_global_scale", 2),
+        ("mlp.down_proj.input_scale_ub", 2),
+        ("self_attn.qkv_proj.k_scale", 1),
+        ("self_attn.qkv_proj.v_scale", 1),
+        ("self_attn.attn.kv_scale", 1),
+        ("self_attn.prob_output_scale", 1),
+    ],
+)
+def test_scales_of_every_method_reach_what_they_scale(name: str, first_layer: int) -> None:
+    rule = rule_for(canonical_config(quantized_config("fp8")))
+    assert tensor_impact(f"model.layers.1.{name}", rule) == TensorImpact(first_layer=first_layer)
 
 
 def test_the_order_of_overlapping_rules_counts() -> None:

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,33 +9,11 @@ from safetensors.numpy import save_file
 
 from kvrelease.errors import UnexpectedReply
 from kvrelease.release.hashing import hash_tensors
-from kvrelease.release.range_reader import HEAD_BYTES, REMOTE_CHUNK_BYTES, RangeReader
+from kvrelease.release.range_reader import HEAD_BYTES, REMOTE_CHUNK_BYTES
 from kvrelease.release.safetensors import read_safetensors
-from kvrelease.release.source import FileIdentity, read_range
+from kvrelease.release.source import read_range
 from tests.release.builders import local_file
-
-
-class Remote:
-    """A `SourceFile` that is served by ranges, and remembers which were asked for."""
-
-    name = "model.safetensors"
-    where = "far/model.safetensors"
-
-    def __init__(self, data: bytes, *, served: int | None = None) -> None:
-        self.data = data
-        self.served = data[:served]
-        self.asked: list[tuple[int, int]] = []
-
-    def identity(self) -> FileIdentity:
-        return FileIdentity(size_bytes=len(self.data), version="1")
-
-    @contextlib.contextmanager
-    def open(self) -> Iterator[RangeReader]:
-        yield RangeReader(where=self.where, identity=self.identity(), fetch=self.fetch)
-
-    def fetch(self, offset: int, end: int) -> bytes:
-        self.asked.append((offset, end))
-        return self.served[offset:end]
+from tests.release.remote_file import Remote
 
 
 def test_the_front_is_fetched_once() -> None:

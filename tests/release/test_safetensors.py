@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile, InputError, NotFound, UnsupportedRelease
 from kvrelease.release.safetensors import read_safetensors
 from tests.release.builders import entry, local_file, raw_safetensors
@@ -199,6 +200,43 @@ def test_unknown_dtype_is_an_opaque_word_and_half_byte_ones_are_checked(tmp_path
         )
     )
     assert read_safetensors(local_file(path)).unknown_dtypes == {"F3_NEW"}
+
+
+BITS = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
+    **dict.fromkeys(("F32", "I32", "U32"), 32),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 16),
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    "F4": 4,
+}
+
+
+@pytest.mark.parametrize("dtype", BITS)
+def test_the_size_of_every_dtype_of_the_format_is_checked(dtype: str, tmp_path: Path) -> None:
+    """github.com/huggingface/safetensors, safetensors/src/tensor.rs (`Dtype::bitsize`), 0.8.0."""
+    path = tmp_path / "model.safetensors"
+    size = 4 * BITS[dtype] // 8
+    path.write_bytes(raw_safetensors({"a": entry(0, size, dtype=dtype, shape=[4])}, bytes(size)))
+    found = read_safetensors(local_file(path))
+    assert (found.tensors[0].size_bytes, found.unknown_dtypes) == (size, frozenset())
+    path.write_bytes(raw_safetensors({"a": entry(0, size + 1, dtype=dtype, shape=[4])}, bytes(size + 1)))
+    with pytest.raises(DamagedFile, match=rf"tensor 'a' is {dtype} \[4\], {size} bytes"):
+        read_safetensors(local_file(path))
+
+
+def test_as_many_axes_as_torch_allows_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(raw_safetensors({"a": entry(0, 1, shape=[1] * 64)}, b"x"))
+    assert len(read_safetensors(local_file(path)).tensors[0].shape) == 64
+
+
+def test_a_header_in_any_order_is_read_in_the_order_of_the_bytes(tmp_path: Path) -> None:
+    """An empty tensor lies before the one that begins where it does, whatever the two are called."""
+    path = tmp_path / "model.safetensors"
+    header: JsonObject = {"b": entry(4, 8), "z": entry(4, 4), "y": entry(8, 8), "a": entry(0, 4)}
+    path.write_bytes(raw_safetensors(header, b"abcdefgh"))
+    assert [tensor.name for tensor in read_safetensors(local_file(path)).tensors] == ["a", "z", "b", "y"]
 
 
 def test_random_bytes_are_an_input_error_or_a_sound_file(tmp_path: Path) -> None:

@@ -13,11 +13,13 @@ from kvrelease.errors import DamagedFile, InputError
 from kvrelease.progress import ProgressEvent
 from kvrelease.release.hashing import hash_tensors
 from kvrelease.release.local_source import CHUNK_BYTES
+from kvrelease.release.range_reader import HEAD_BYTES
 from kvrelease.release.safetensors import read_safetensors
 from kvrelease.release.sample_reader import sample_file, sample_tensors
 from kvrelease.release.weights import WeightFile
 from tests.release import naive
 from tests.release.builders import local_file
+from tests.release.remote_file import Remote
 
 SIZES = (0, 1, 7, 1024, 4095, 4096, 4097, 5000, 5120, 7169, 8192, 70_001, CHUNK_BYTES - 1, CHUNK_BYTES + 1025, 2**22)
 
@@ -62,6 +64,16 @@ def test_few_bytes_are_read(files: list[WeightFile]) -> None:
             again = read_safetensors(local_file(path))
             assert (sample_tensors([again], jobs=1) != before) == (place != outside)
             assert [one.digest for one in hash_tensors([again], jobs=1)] != [one.digest for one in before_full]
+
+
+def test_small_tensors_that_lie_side_by_side_are_read_together_in_bounded_runs(files: list[WeightFile]) -> None:
+    """Eight hundred kilobytes of them: neither a request for each, nor a buffer for all."""
+    remote = Remote(Path(files[2].file.where).read_bytes())
+    with remote.open() as reader:
+        assert tuple(sample_file(read_safetensors(remote), reader)) == sample_tensors(files[2:], jobs=1)
+    sizes = [end - begin for begin, end in remote.asked]
+    assert max(sizes) <= HEAD_BYTES == 256 * 1024
+    assert len(sizes) < 8
 
 
 def test_progress_counts_files(files: list[WeightFile]) -> None:

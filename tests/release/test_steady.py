@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from kvrelease.errors import InputError
+from kvrelease.errors import InputError, NotFound
 from kvrelease.progress import ProgressEvent
 from kvrelease.release.adapted import fingerprint_adapter
 from kvrelease.release.fingerprint import load_release
 from kvrelease.release.local_source import LocalFile, LocalSource, open_directory
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
+from kvrelease.release.steady import SteadySource
 from tests.release.adapters import write_adapter
 from tests.release.builders import write_json, write_release, write_text_side
 from tests.release.mount_tables import DATED
@@ -172,6 +173,24 @@ def test_a_remembered_shard_that_changes_meanwhile_is_an_error(tmp_path: Path, m
 
     with pytest.raises(InputError, match=f"reading .*/{first.name}: the file changed while it was read"):
         load_release(model, memo=memo, progress=once(touch, model))
+
+
+def test_a_file_is_what_it_was_at_the_first_of_several_looks(model: Path) -> None:
+    """Looked at by two readers, and written to in between: one of them read another file than the other."""
+    source = SteadySource(open_directory(model))
+    source.file("tokenizer.json")
+    edit_tokenizer(model)
+    source.file("tokenizer.json")
+    with pytest.raises(InputError, match=r"tokenizer.json: the file changed while the release was read"):
+        source.require_unchanged()
+
+
+def test_a_file_that_cannot_be_looked_at_is_the_business_of_whoever_opens_it(model: Path) -> None:
+    source = SteadySource(open_directory(model))
+    absent = source.file("preprocessor_config.json")
+    source.require_unchanged()
+    with pytest.raises(NotFound, match="preprocessor_config"), absent.open():
+        pass
 
 
 def test_a_release_at_rest_is_read_twice_alike(model: Path) -> None:

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvrelease.errors import UnsupportedRelease
 from kvrelease.release.address import open_source
+from kvrelease.release.checkpoint import read_checkpoint
 from kvrelease.release.fingerprint import load_release
-from kvrelease.release.stored import proves, read_stored
+from kvrelease.release.mode import Mode
+from kvrelease.release.stored import proves, read_stored, stored_digest
 from tests.release.builders import config_json, tensors, write_json, write_release, write_text_side
 from tests.release.hub_server import Hub
 
@@ -41,6 +44,23 @@ def test_changed_weights_or_configuration_prove_nothing(hub: Hub, model: Path, t
     assert not proves(read_stored(open_source(f"hf:{MODEL}")), saved)
     hub.push(MODEL, write_text_side(write_release(tmp_path / "other", tensors(3), shards=2)))
     assert not proves(read_stored(open_source(f"hf:{MODEL}")), saved)
+
+
+def test_the_names_of_the_files_do_not_count_and_one_without_a_hash_leaves_no_answer(model: Path) -> None:
+    files = [
+        msgspec.structs.replace(file, identity=msgspec.structs.replace(file.identity, sha256=f"{number:064x}"))
+        for number, file in enumerate(read_checkpoint(open_source(model)).files, start=1)
+    ]
+    assert stored_digest(files) == stored_digest(files[::-1]) != stored_digest(files[:1])
+    assert stored_digest([*files, *read_checkpoint(open_source(model)).files[:1]]) is None
+
+
+def test_a_fast_fingerprint_is_proved_by_no_hashes(hub: Hub, model: Path) -> None:
+    """It says nothing of most bytes, so nothing of it could go on holding."""
+    hub.push(MODEL, model)
+    answer = read_stored(open_source(f"hf:{MODEL}"))
+    assert proves(answer, load_release(f"hf:{MODEL}"))
+    assert not proves(answer, load_release(f"hf:{MODEL}", mode=Mode.FAST))
 
 
 def test_another_sharding_of_the_same_weights_is_not_recognised_without_reading(hub: Hub, tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def test_each_file_changes_its_own_digest_only(model: Path) -> None:
     [
         *("special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model"),
         *("qwen.tiktoken", "tiktoken.model", "spm.model", "tokenizer.model.v3"),
+        *("vocab.txt", "tekken.json", "spiece.model", "sentencepiece.bpe.model"),
     ],
 )
 def test_every_vocabulary_file_counts(model: Path, name: str) -> None:
@@ -57,14 +58,28 @@ def test_every_vocabulary_file_counts(model: Path, name: str) -> None:
     assert changed(after, read(model)) == {"tokenizer"}
 
 
+@pytest.mark.parametrize("name", ["special_tokens_map.json", "added_tokens.json"])
+def test_small_files_count_by_what_they_say_and_not_by_their_formatting(model: Path, name: str) -> None:
+    """Programs write them with other blanks, and keys in another order."""
+    (model / name).write_text('{"a": "<a>", "b": {"c": 1}}')
+    before = read(model)
+    (model / name).write_text('{\n  "b": {"c": 1.0},\n  "a": "<a>"\n}\n')
+    assert changed(before, read(model)) == set()
+
+
 def test_who_saved_the_files_does_not_count(model: Path) -> None:
     before = read(model)
     write_json(
         model / "tokenizer_config.json",
         {
             "name_or_path": "x",
+            "_name_or_path": "/mnt/x",
+            "_commit_hash": "0123abcd",
+            "transformers_version": "5.24.0",
             "is_local": True,
             "local_files_only": False,
+            "special_tokens_map_file": "/home/me/.cache/special_tokens_map.json",
+            "tokenizer_file": "/home/me/.cache/tokenizer.json",
             "chat_template": "{{ messages }}",
             "bos_token": "<s>",
         },
