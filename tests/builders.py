@@ -26,7 +26,7 @@ from kvrelease.release.diff_record import ConfigChange, Diff, KvImpact, KvStatus
 from kvrelease.release.diff_summary import summarise
 from kvrelease.release.digests import LayerDigest
 from kvrelease.release.drift_figures import Drift, DriftStatus, Sums, equal, measured, roll_up
-from kvrelease.release.file_changes import FileChanges
+from kvrelease.release.file_changes import FileChange, FileEdit
 from kvrelease.release.fingerprint import Digests, Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE, Rule
 from kvrelease.release.mode import Mode
@@ -148,12 +148,14 @@ def release_check(**changes: object) -> ReleaseCheck:
             published=release(),
             mode=Mode.FULL,
             verdict=Verdict.FAIL,
-            reason="not the release that was published: weights changed; tensors: 'model.norm.weight'",
-            changed=("weights",),
+            reason="not the release that was published: weights, code, kv changed; tensors: 'model.norm.weight'; "
+            "files: 'modeling.py'",
+            changed=("weights", "code", "kv"),
             unknown=(),
             tensors=TensorChanges(added=(), removed=(), changed=("model.norm.weight",), renamed=()),
             bound=None,
             seconds=0.25,
+            files=(FileChange(name="modeling.py", edit=FileEdit.CHANGED),),
         ),
         changes,
     )
@@ -263,7 +265,7 @@ def diff_of_parts(**changes: object) -> Diff:
     )
     return _changed(
         diff(
-            changed=("release", "tokenizer", "template", "generation", "preprocessor"),
+            changed=("release", "kv", "config", "tokenizer", "template", "generation", "preprocessor"),
             unknown=("code",),
             tensors=TensorChanges(added=(), removed=(), changed=(), renamed=()),
             kv=KvImpact(
@@ -274,7 +276,14 @@ def diff_of_parts(**changes: object) -> Diff:
             tokenizer=tokenizer,
             templates=(template,),
             generation=(ValueChange(key="temperature", old=None, new=0.6),),
-            preprocessor=FileChanges(changed=("preprocessor_config.json",)),
+            files=(
+                FileChange(name="[b]notes.json", edit=FileEdit.ADDED),
+                FileChange(
+                    name="preprocessor_config.json",
+                    edit=FileEdit.CHANGED,
+                    values=(ValueChange(key="size.height", old=224, new=336),),
+                ),
+            ),
             runtime=runtime,
             advice=("bind the new release to a namespace of its own",),
         ),

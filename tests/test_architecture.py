@@ -72,6 +72,7 @@ PURE = (
     "release/adapter_diff.py",
     "release/adapter_fit.py",
     "release/algorithm.py",
+    "release/auto_map.py",
     "release/check.py",
     "release/comparison.py",
     "release/diff.py",

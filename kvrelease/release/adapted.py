@@ -88,7 +88,7 @@ def fingerprint_adapter_with_text(
     source = SteadySource(source)
     adapter = read_adapter(source, memo=memo, jobs=jobs, progress=progress)
     text_side = read_text_side(source, model_config=None)
-    details = read_details(source, text_side, config=None, is_in_files=True, mode=Mode.FULL, memo=memo)
+    details = read_details(text_side, config=None, mode=Mode.FULL, memo=memo)
     source.require_unchanged()
     own = adapter.on(None, name=name or adapter.name, has_kv_name=False)
     digests = Digests(

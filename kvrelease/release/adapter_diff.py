@@ -7,8 +7,7 @@ from kvrelease.release.checkpoint import listed
 from kvrelease.release.comparison import AdapterChanges
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE
-from kvrelease.release.text_changes import compare_values
-from kvrelease.release.text_diff import values_shown
+from kvrelease.release.text_changes import compare_values, values_shown
 
 # What an adapter was made for; in no digest, and told where it changed.
 _BASE_KEYS = ("base_model_name_or_path", "revision")

@@ -6,12 +6,12 @@ the configuration, `org/name--module.Class` one of another repository, at whatev
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.release.checkpoint import listed
 from kvrelease.release.model_config import CONFIG_NAME
-from kvrelease.release.side_files import counts_for_kv
+from kvrelease.release.side_files import split_entries
 
 KEY = "auto_map"
 _ELSEWHERE = "--"
@@ -34,14 +34,21 @@ def unread_code(entries: JsonObject) -> tuple[str, ...]:
     Args:
         entries: of a configuration, and of the files beside it by their names.
     """
-    beside = {key: value for key, value in entries.items() if counts_for_kv(key)}
-    own = {key: value for key, value in entries.items() if key not in beside}
+    own, beside = split_entries(entries)
     return tuple(
         f"{name} takes code from another repository, {listed(places)} (auto_map): what it computes decides KV, can "
         f"change at any time, and is no part of the release; copy its *.py files beside {CONFIG_NAME}, and name them "
         "in auto_map without what stands before '--'"
         for name, settings in ((CONFIG_NAME, own), *beside.items())
         if isinstance(settings, dict) and (places := code_elsewhere(settings))
+    )
+
+
+def unread_tokenizer(places: Sequence[str]) -> str:
+    """A sentence about a tokenizer whose code lies in other repositories; KV belongs to token ids all the same."""
+    return (
+        f"tokenizer_config.json takes code from another repository, {listed(places)} (auto_map), which the tokenizer's "
+        "digest does not cover"
     )
 
 

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from kvrelease.artifacts import Artifact, ReleaseRef, Verdict
+from kvrelease.release.auto_map import unread_tokenizer
+from kvrelease.release.canonical import same_value
 from kvrelease.release.checkpoint import listed
 from kvrelease.release.comparison import (
     Sameness,
     TensorChanges,
     compare_digests,
-    compare_parts,
     compare_samples,
     compare_tensors,
     parts_that_are,
 )
-from kvrelease.release.file_changes import compare_beside
+from kvrelease.release.file_changes import (
+    FileChange,
+    changed_code,
+    changed_files,
+    compare_releases,
+    tokenizer_elsewhere,
+    unread_of,
+)
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE
 from kvrelease.release.mode import Mode
 from kvrelease.release.sampling import DetectionBound
+from kvrelease.release.side_files import PREPROCESSORS
 from kvrelease.release.stored import StoredAnswer, proves
 
 PUBLISHED_NAME = "kvrelease.json"
@@ -32,9 +43,11 @@ class ReleaseCheck(Artifact, frozen=True, kw_only=True, tag="kvrelease/check"):
         mode: how much of the release was read.
         verdict: pass where it is the published one, or where no change was seen by a fast check that was asked for.
         reason: one sentence.
-        changed: names of the digests that differ; `samples` for the fast digest, `adapter 'NAME'` for an adapter.
+        changed: names of the digests that differ, kv as the last one; `samples` for the fast digest, `adapter 'NAME'`
+            for an adapter; `code` and `preprocessor` in place of `config` where its own entries are the same.
         unknown: names of the digests that could not be compared.
         tensors: which tensors differ; empty where only samples were compared.
+        files: of code, and beside `config.json`, that differ.
         bound: what a fast check can have missed; None where every byte was compared, or the place's own hashes were.
         seconds: that reading took.
         warnings: what an operator should know about the release as it was read; none in an artifact that was saved
@@ -52,6 +65,7 @@ class ReleaseCheck(Artifact, frozen=True, kw_only=True, tag="kvrelease/check"):
     bound: DetectionBound | None
     seconds: float
     warnings: tuple[str, ...] = ()
+    files: tuple[FileChange, ...] = ()
 
 
 def check_release(published: Fingerprint, found: Fingerprint) -> ReleaseCheck:
@@ -60,21 +74,25 @@ def check_release(published: Fingerprint, found: Fingerprint) -> ReleaseCheck:
     A fast check passes when it sees no change: that is what was asked, and the bound says what it is worth. A full one
     against a published fingerprint of which only the samples can be compared is inconclusive.
     """
-    parts = compare_parts(published, found)
+    parts = compare_releases(published, found)
     # Derived from the others, and kv named by a rule that may have improved since: told where that was one rule.
-    derived = {"release"} if parts["kv"] is Sameness.CHANGED and found.rule.name != ADAPTER_RULE else {"release", "kv"}
-    parts = {name: sameness for name, sameness in parts.items() if name not in derived}
+    del parts["release"]
+    kv = parts.pop("kv")
+    if _is_told_by_files(published, found, parts):
+        del parts["config"]
     if parts["weights"] is Sameness.UNKNOWN or found.mode is Mode.FAST:
         del parts["weights"]
         parts = {"samples": compare_samples(published, found), **parts}
     parts |= _compare_adapters(published, found)
-    # Of files that no digest covers, only a change is known of every publication.
-    parts |= {name: one for name, one in compare_beside(published, found).items() if one is Sameness.CHANGED}
+    if kv is Sameness.CHANGED and found.rule.name != ADAPTER_RULE:
+        parts["kv"] = kv
     changed = parts_that_are(Sameness.CHANGED, parts)
     unknown = parts_that_are(Sameness.UNKNOWN, parts)
     tensors = compare_tensors(published, found)
+    files = (*changed_code(published, found), *changed_files(published, found))
     is_sampled = "samples" in parts
-    verdict, reason = _judge(published, found, changed, unknown, tensors, is_sampled=is_sampled)
+    where = _named(tensors, files)
+    verdict, reason = _judge(published, found, changed, unknown, where=where, is_sampled=is_sampled)
     return ReleaseCheck(
         release=found.release,
         published=published.release,
@@ -87,6 +105,7 @@ def check_release(published: Fingerprint, found: Fingerprint) -> ReleaseCheck:
         bound=found.bound,
         seconds=found.seconds,
         warnings=found.warnings,
+        files=files,
     )
 
 
@@ -99,11 +118,13 @@ def check_stated(published: Fingerprint, answer: StoredAnswer, *, seconds: float
         return None
     names = ("config", "tokenizer", "template", "generation")
     parts = {name: compare_digests(getattr(published.digests, name), getattr(answer, name)) for name in names}
+    if parts["tokenizer"] is Sameness.SAME and tokenizer_elsewhere(published):
+        parts["tokenizer"] = Sameness.UNKNOWN
     parts |= {_adapter(one.name): Sameness.UNKNOWN for one in published.adapters}
     changed = parts_that_are(Sameness.CHANGED, parts)
     unknown = parts_that_are(Sameness.UNKNOWN, parts)
     nothing = TensorChanges(added=(), removed=(), changed=(), renamed=())
-    verdict, reason = _judge_parts(published, changed, unknown, nothing) or (
+    verdict, reason = _judge_parts(published, published, changed, unknown, where="") or (
         Verdict.PASS,
         "the place states the hashes of the very weight files that were published; no tensor was read",
     )
@@ -122,6 +143,17 @@ def check_stated(published: Fingerprint, answer: StoredAnswer, *, seconds: float
         seconds=seconds,
         warnings=answer.warnings,
     )
+
+
+def _is_told_by_files(published: Fingerprint, found: Fingerprint, parts: Mapping[str, Sameness]) -> bool:
+    """Whether the configuration differs in code and preprocessors alone, which have names of their own."""
+    if Sameness.CHANGED not in (parts["code"], parts["preprocessor"]):
+        return False
+    before, after = (
+        {key: value for key, value in (side.config or {}).items() if key not in PREPROCESSORS}
+        for side in (published, found)
+    )
+    return parts["config"] is Sameness.CHANGED and same_value(before, after)
 
 
 def _compare_adapters(published: Fingerprint, found: Fingerprint) -> dict[str, Sameness]:
@@ -147,11 +179,11 @@ def _judge(
     found: Fingerprint,
     changed: tuple[str, ...],
     unknown: tuple[str, ...],
-    tensors: TensorChanges,
     *,
+    where: str,
     is_sampled: bool,
 ) -> tuple[Verdict, str]:
-    if (judged := _judge_parts(published, changed, unknown, tensors)) is not None:
+    if (judged := _judge_parts(published, found, changed, unknown, where=where)) is not None:
         return judged
     if found.mode is Mode.FAST:
         return Verdict.PASS, f"no change was seen; {chances(found.bound)}"
@@ -164,15 +196,20 @@ def _judge(
 
 
 def _judge_parts(
-    published: Fingerprint, changed: tuple[str, ...], unknown: tuple[str, ...], tensors: TensorChanges
+    published: Fingerprint,
+    found: Fingerprint,
+    changed: tuple[str, ...],
+    unknown: tuple[str, ...],
+    *,
+    where: str,
 ) -> tuple[Verdict, str] | None:
     """The verdict of parts that differ or cannot be compared; None where all that were compared are the same."""
     if changed:
-        names = [*tensors.changed, *tensors.added, *tensors.removed, *(pair.new for pair in tensors.renamed)]
-        names += [name for one in tensors.relaid for name in one.new]
-        which = f"; tensors: {listed(sorted(names))}" if names else ""
-        return Verdict.FAIL, f"not the release that was published: {', '.join(changed)} changed{which}"
+        return Verdict.FAIL, f"not the release that was published: {', '.join(changed)} changed{where}"
     if unknown:
+        unread = _why_unread(published, found)
+        if told := [f"{name} cannot be compared: {unread[name]}" for name in unknown if name in unread]:
+            return Verdict.INCONCLUSIVE, "; ".join(told)
         missing = {_adapter(one.name): one.name for one in published.adapters}
         if all(name in missing for name in unknown):
             return Verdict.INCONCLUSIVE, (
@@ -184,6 +221,24 @@ def _judge_parts(
             f"(kvrelease {published.tool}); publish it again"
         )
     return None
+
+
+def _named(tensors: TensorChanges, files: Sequence[FileChange]) -> str:
+    """The tensors and files that differ, to end a sentence with."""
+    names = [*tensors.changed, *tensors.added, *tensors.removed, *(pair.new for pair in tensors.renamed)]
+    names += [name for one in tensors.relaid for name in one.new]
+    found = (("tensors", sorted(names)), ("files", [one.name for one in files]))
+    return "".join(f"; {what}: {listed(some)}" for what, some in found if some)
+
+
+def _why_unread(published: Fingerprint, found: Fingerprint) -> dict[str, str]:
+    """Parts that lie elsewhere, whatever was published: a sentence each."""
+    why = {}
+    if code := (*unread_of(found), *unread_of(published)):
+        why["code"] = code[0]
+    if places := sorted({*tokenizer_elsewhere(found), *tokenizer_elsewhere(published)}):
+        why["tokenizer"] = unread_tokenizer(places)
+    return why
 
 
 def chances(bound: DetectionBound | None) -> str:

@@ -1,4 +1,4 @@
-"""Reads what a fingerprint keeps beside its digests: the tokenizer taken apart, code, and preprocessors."""
+"""What a fingerprint keeps beside its digests: the tokenizer taken apart, templates, defaults, notations."""
 
 from __future__ import annotations
 
@@ -8,65 +8,32 @@ import msgspec
 from blake3 import blake3
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.errors import DamagedFile
-from kvrelease.release.canonical import encode_json
-from kvrelease.release.details import ROPE_KEYS, Details, TemplatePart, TokenizerParts, code_places
+from kvrelease.release.auto_map import code_elsewhere
+from kvrelease.release.details import ROPE_KEYS, Details, TemplatePart, TokenizerParts
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
-from kvrelease.release.model_config import CONFIG_NAME
-from kvrelease.release.small_files import read_bytes, read_json_object
-from kvrelease.release.source import Source, SourceFile
 from kvrelease.release.tokenizer import TOKENIZER_CONFIG_NAME, TextSide
 from kvrelease.release.tokenizer_parts import ALGORITHM, FAST_TOKENIZER, anatomy_of
 from kvrelease.release.tokenizer_probe import PROBE_NAME, ProbeFailed, probe_tokenizer
 
-# What turns images, video and sound into a model's inputs. Source: transformers 5.24.0, utils/__init__.py
-# (`IMAGE_PROCESSOR_NAME`, `VIDEO_PROCESSOR_NAME`, `PROCESSOR_NAME`).
-PREPROCESSOR_FILES = (
-    "preprocessor_config.json",
-    "processor_config.json",
-    "video_preprocessor_config.json",
-)
-# Say who wrote the file, or where it lay.
-_DROPPED = frozenset({"_commit_hash", "_name_or_path", "name_or_path", "transformers_version"})
 
-
-def read_details(
-    source: Source, text_side: TextSide, *, config: JsonObject | None, is_in_files: bool, mode: Mode, memo: Memo | None
-) -> Details:
+def read_details(text_side: TextSide, *, config: JsonObject | None, mode: Mode, memo: Memo | None) -> Details:
     """What a release's parts are made of.
 
     Args:
-        source: of its files.
-        text_side: as it was read from there.
+        text_side: of the release.
         config: entries of `config.json` as it states them; None where there is none.
-        is_in_files: files beside the weights count; False where the weight file says it all.
         mode: in mode `fast` a tokenizer is not taken apart, unless that was done before.
         memo: of earlier runs; None to take every tokenizer apart.
-
-    Raises:
-        InputError: a file cannot be read.
-        ServiceError: the store did not answer properly.
     """
     content = text_side.content
-    names = [name for name in source.names() if "/" not in name]
-    processors = _processors(source) if is_in_files else {}
-    configurations = {
-        CONFIG_NAME: config if is_in_files and config is not None else {},
-        TOKENIZER_CONFIG_NAME: content.settings.get(TOKENIZER_CONFIG_NAME, {}),
-        **{name: value for name, (value, _) in processors.items()},
-    }
-    code_of = tuple(name for name, value in configurations.items() if value.get("auto_map"))
     return Details(
         tokenizer=_tokenizer(text_side, mode=mode, memo=memo),
         templates=_templates(content.templates),
         shadowed=_templates(content.shadowed),
         generation=content.generation,
-        code={name: _hash(source.file(name)) for name in names if name.endswith(".py")} if code_of else {},
-        code_of=code_of,
-        code_elsewhere=tuple(sorted({place for name in code_of for place in code_places(configurations[name])})),
-        preprocessor={name: digest for name, (_, digest) in processors.items()},
-        rope_keys=tuple(key for key in ROPE_KEYS if key in configurations[CONFIG_NAME]),
+        tokenizer_elsewhere=code_elsewhere(content.settings.get(TOKENIZER_CONFIG_NAME, {})),
+        rope_keys=tuple(key for key in ROPE_KEYS if key in (config or {})),
     )
 
 
@@ -106,22 +73,3 @@ def _templates(templates: Mapping[str, str]) -> dict[str, TemplatePart]:
         name: TemplatePart(digest=blake3(text.encode()).hexdigest(), lines=len(text.splitlines()))
         for name, text in sorted(templates.items())
     }
-
-
-def _processors(source: Source) -> dict[str, tuple[JsonObject, str]]:
-    """File name → its JSON without what does not count, and the digest of that; of what is no JSON, of the bytes."""
-    found: dict[str, tuple[JsonObject, str]] = {}
-    present = source.names()
-    for name in PREPROCESSOR_FILES:
-        if name in present:
-            file = source.file(name)
-            try:
-                kept = {key: value for key, value in read_json_object(file).items() if key not in _DROPPED}
-                found[name] = (kept, blake3(encode_json(kept)).hexdigest())
-            except DamagedFile:
-                found[name] = ({}, _hash(file))
-    return found
-
-
-def _hash(file: SourceFile) -> str:
-    return blake3(read_bytes(file)).hexdigest()

@@ -1,6 +1,6 @@
 """What a fingerprint keeps of a release's parts beside their digests, so that a diff can say what in a part changed.
 
-None of it is in a digest of the release: it is derived from what those cover, or from files beside them.
+None of it is in a digest of the release: it is derived from what those cover.
 """
 
 from __future__ import annotations
@@ -60,10 +60,7 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
         templates: the effective chat templates by name.
         shadowed: chat templates of `tokenizer_config.json` that another file overrides with another text, by name.
         generation: the sampling defaults in effect; None where there are none.
-        code: Python file → BLAKE3 (hex); empty where no configuration names any.
-        code_of: the configurations that name code (`auto_map`).
-        code_elsewhere: other repositories that they take code from, which is not part of the release, and not read.
-        preprocessor: file → BLAKE3 (hex) of what turns images, video and sound into inputs.
+        tokenizer_elsewhere: other repositories that the tokenizer takes code from, which no digest covers.
         rope_keys: in which notation `config.json` writes its rotary parameters: the keys that it has of `ROPE_KEYS`.
         aliases: stored tensors that only repeat others, and are in no digest.
     """
@@ -72,10 +69,7 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
     templates: dict[str, TemplatePart]
     shadowed: dict[str, TemplatePart]
     generation: JsonObject | None
-    code: dict[str, str]
-    code_of: tuple[str, ...]
-    code_elsewhere: tuple[str, ...]
-    preprocessor: dict[str, str]
+    tokenizer_elsewhere: tuple[str, ...] = ()
     rope_keys: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
 
@@ -85,7 +79,7 @@ class TextContent(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         raw: file name → bytes of the vocabularies that can be taken apart.
-        whole: file name → BLAKE3 of each vocabulary file.
+        whole: file name → BLAKE3 of each vocabulary file, and of code that the tokenizer brings.
         settings: file name → canonical JSON of the small ones.
         keys: GGUF key → BLAKE3 of the stored value.
         templates: the effective ones by name.
@@ -100,11 +94,3 @@ class TextContent(msgspec.Struct, frozen=True, kw_only=True):
     templates: dict[str, str] = {}
     shadowed: dict[str, str] = {}
     generation: JsonObject | None = None
-
-
-def code_places(configuration: JsonObject) -> list[str]:
-    """Other repositories whose code a configuration names: `acme/code` of `{"AutoModel": "acme/code--model.Model"}`."""
-    auto_map = configuration.get("auto_map")
-    values = auto_map.values() if isinstance(auto_map, dict) else []
-    texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
-    return [text.partition("--")[0] for text in texts if isinstance(text, str) and "--" in text]

@@ -10,7 +10,6 @@ from kvrelease.release.canonical import same_value
 from kvrelease.release.comparison import (
     Sameness,
     compare_adapters,
-    compare_parts,
     compare_tensors,
     parts_that_are,
 )
@@ -20,12 +19,16 @@ from kvrelease.release.diff_summary import summarise
 from kvrelease.release.draft_heads import draft_model
 from kvrelease.release.drift_figures import DriftReport
 from kvrelease.release.file_changes import (
+    changed_code,
     changed_files,
-    compare_beside,
+    code_reasons,
+    compare_releases,
     extra_notes,
-    file_notes,
-    invalidating_files,
-    unread_files,
+    is_multimodal,
+    preprocessor_reasons,
+    preprocessors,
+    split_config,
+    unread_reasons,
 )
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import config_affects_kv
@@ -53,7 +56,7 @@ def diff_fingerprints(
         runtime: what comparing the runtimes said.
         relaid: what reading proved of tensors that were laid out anew; None where none was read for that.
     """
-    parts = {**compare_parts(old, new), **compare_beside(old, new)}
+    parts = compare_releases(old, new)
     if old.format is not new.format:
         # Two formats store the tokenizer in two ways; of the text side only templates are one text in both.
         parts |= {name: Sameness.UNKNOWN for name in ("tokenizer", "generation") if parts[name] is Sameness.CHANGED}
@@ -64,18 +67,22 @@ def diff_fingerprints(
     # Entries of two makings may differ in form alone.
     config = _compare_config(old, new) if is_one_family(old, new) else ()
     text = compare_text(old, new, changed, texts)
-    code, preprocessor = changed_files(old, new)
+    code, files = changed_code(old, new), changed_files(old, new)
+    # What a model of text makes of them, only its rule knows.
+    certain = preprocessors(files) if is_multimodal(old) or is_multimodal(new) else ()
     adapters = compare_adapters(old, new)
     kv = judge_kv(
         old,
         new,
         tensors,
         config,
+        [one for one in files if one not in certain],
         certain=(
             *([runtime.sentence] if runtime.status is RuntimeStatus.DIFFERENT else []),
-            *invalidating_files(old, new, code, preprocessor),
+            *code_reasons(code),
+            *preprocessor_reasons(certain),
         ),
-        unread=(*unread_files(old, new), *_about_drafts(old, new)),
+        unread=(*unread_reasons(old, new), *_about_drafts(old, new)),
     )
     if runtime.status is RuntimeStatus.UNKNOWN and kv.status is KvStatus.VALID:
         kv = impact_of(KvStatus.UNKNOWN, kv.layers, None, (runtime.sentence, *kv.reasons))
@@ -84,7 +91,6 @@ def diff_fingerprints(
         kv = impact_of(KvStatus.INVALID, kv.layers, 0, (*adapter_reasons(old, new, adapters), *kv.reasons))
     notes = (
         *text.notes,
-        *file_notes(old, new, code),
         *extra_notes(old, new),
         *notation_notes(old, new),
         *adapter_notes(old, new, adapters, are_reasons=is_for_adapters),
@@ -104,7 +110,7 @@ def diff_fingerprints(
         templates=text.templates,
         generation=text.generation,
         code=code,
-        preprocessor=preprocessor,
+        files=files,
         runtime=runtime,
     )
     return msgspec.structs.replace(found, summary=summarise(found), advice=advice(found))
@@ -154,7 +160,7 @@ def _about_drafts(old: Fingerprint, new: Fingerprint) -> list[str]:
 
 
 def _compare_config(old: Fingerprint, new: Fingerprint) -> tuple[ConfigChange, ...]:
-    before, after = old.config or {}, new.config or {}
+    (before, _), (after, _) = split_config(old), split_config(new)
     return tuple(
         ConfigChange(
             key=key,

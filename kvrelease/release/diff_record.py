@@ -9,7 +9,7 @@ import msgspec
 from kvrelease.artifacts import Artifact, ReleaseRef
 from kvrelease.release.comparison import AdapterChanges, TensorChanges
 from kvrelease.release.drift_figures import Drift, LayerDrift
-from kvrelease.release.file_changes import FileChanges
+from kvrelease.release.file_changes import FileChange
 from kvrelease.release.runtime_change import NOT_COMPARED, RuntimeChange
 from kvrelease.release.text_changes import TemplateChange, ValueChange
 from kvrelease.release.tokenizer_change import TokenizerChange
@@ -24,7 +24,7 @@ class KvStatus(enum.StrEnum):
 
 
 class ConfigChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One canonical configuration key; None where a side does not have it."""
+    """One canonical key of the configuration itself; None where a side does not have it."""
 
     key: str
     old: object
@@ -56,19 +56,20 @@ class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
     Attributes:
         old: the release before.
         release: the new one.
-        changed: names of the digests that differ; `code` and `preprocessor` for files that have none of their own.
+        changed: names of the digests that differ; `code` and `preprocessor` for files that the digest of the
+            configuration covers, and that have none of their own.
         unknown: names of those of which it is not known: made in different ways, or not read.
         tensors: which tensors differ.
         kv: what it means for the old KV.
-        config: which canonical configuration keys differ.
+        config: which canonical configuration keys differ; not the files beside it, which are entries too.
         drift: how far each tensor moved that both releases have; empty where it was not measured.
         summary: one sentence for humans.
         adapters: which adapters differ in what they make with their base.
         tokenizer: in what it changed; None where it did not.
         templates: the chat templates that differ.
         generation: the sampling defaults that differ.
-        code: files of code that configurations name (`auto_map`) and that differ.
-        preprocessor: files that turn images, video and sound into inputs, and differ.
+        code: files of code that a configuration brings (`auto_map`) and that differ.
+        files: files beside `config.json` that KV depends on and that differ.
         runtime: what comparing the runtimes said.
         advice: what to do about the old KV.
         drift_layers: the same as `drift`, by layer.
@@ -88,8 +89,8 @@ class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
     tokenizer: TokenizerChange | None = None
     templates: tuple[TemplateChange, ...] = ()
     generation: tuple[ValueChange, ...] = ()
-    code: FileChanges = FileChanges()
-    preprocessor: FileChanges = FileChanges()
+    code: tuple[FileChange, ...] = ()
+    files: tuple[FileChange, ...] = ()
     runtime: RuntimeChange = NOT_COMPARED
     advice: tuple[str, ...] = ()
     drift_layers: tuple[LayerDrift, ...] = ()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kvrelease.release.checkpoint import listed
 from kvrelease.release.diff_record import Diff, KvStatus
 from kvrelease.release.kv_reasons import all_names, count_of
 from kvrelease.release.relayout import relaid_phrase
 from kvrelease.release.runtime_change import RuntimeStatus
-from kvrelease.release.text_diff import values_shown
+from kvrelease.release.text_changes import ValueChange, values_shown
 
 _TEXT_PARTS = ("tokenizer", "template", "generation")
 # More settings than these do not fit a sentence.
 _SETTINGS_SHOWN = 2
+_FILES_SHOWN = 2
 
 
 def summarise(found: Diff) -> str:
@@ -37,7 +40,7 @@ def summarise(found: Diff) -> str:
 def _is_for_adapters_alone(found: Diff) -> bool:
     """Whether old KV is invalid for adapters that changed, and KV of the base stays valid."""
     is_base_same = "kv" not in (*found.changed, *found.unknown)
-    return bool(found.adapters.changed) and is_base_same and not (found.code.names or found.preprocessor.names)
+    return bool(found.adapters.changed) and is_base_same
 
 
 def _changes(found: Diff) -> str:
@@ -50,17 +53,18 @@ def _changes(found: Diff) -> str:
         what.append("the weights")
     if found.config:
         what.append(count_of(len(found.config), "configuration key"))
-    if found.code.names:
+    if len(found.files) > _FILES_SHOWN:
+        what.append(f"{len(found.files)} files beside config.json")
+    else:
+        what += [f"{one.name}{_few(one.values)}" for one in found.files]
+    if found.code:
         what.append("code that the release brings")
-    if found.preprocessor.names:
-        what.append("the preprocessor")
     if "tokenizer" in found.changed:
         what.append("the tokenizer")
     if "template" in found.changed:
         what.append("the chat template")
     if "generation" in found.changed:
-        few = f" ({values_shown(found.generation)})" if 0 < len(found.generation) <= _SETTINGS_SHOWN else ""
-        what.append(f"the generation defaults{few}")
+        what.append(f"the generation defaults{_few(found.generation)}")
     if found.adapters.count:
         what.append(count_of(found.adapters.count, "adapter"))
     if not what and phrase:
@@ -71,6 +75,10 @@ def _changes(found: Diff) -> str:
     unsaid = [words.get(part, f"the {part}") for part in found.unknown if part not in ("release", "kv", "weights")]
     rest = f"; not compared: {_and(unsaid)}" if unsaid else ""
     return f"{_and(what)} changed{f'; {phrase}' if phrase else ''}{rest}"
+
+
+def _few(changes: Sequence[ValueChange]) -> str:
+    return f" ({values_shown(changes)})" if 0 < len(changes) <= _SETTINGS_SHOWN else ""
 
 
 def _and(items: list[str]) -> str:

@@ -1,16 +1,22 @@
-"""Which files beside the weights differ: code that configurations bring, and preprocessors. Pure."""
+"""Which files beside the weights differ: code that configurations bring, and the JSON that KV depends on. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import enum
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from kvrelease.artifacts import JsonObject
+from kvrelease.release.auto_map import names_code, unread_code
+from kvrelease.release.canonical import same_value
 from kvrelease.release.checkpoint import FileRole, listed
-from kvrelease.release.comparison import Sameness
-from kvrelease.release.details import Details, code_places
+from kvrelease.release.comparison import Sameness, compare_parts
+from kvrelease.release.content import Format
 from kvrelease.release.fingerprint import Fingerprint
-from kvrelease.release.model_config import CONFIG_NAME
+from kvrelease.release.impact import ADAPTER_RULE
+from kvrelease.release.side_files import PREPROCESSORS, split_entries
+from kvrelease.release.text_changes import ValueChange, compare_nested, values_shown
 
 # Keys of config.json that only models of images, video or sound have. Source: transformers 5.24.0, models/*/
 # configuration_*.py; llava's first checkpoints (`mm_vision_tower`).
@@ -27,68 +33,112 @@ _MULTIMODAL_KEYS = (
 )
 
 
-class FileChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """Names of files, sorted."""
+class FileEdit(enum.StrEnum):
+    """What became of a file."""
 
-    added: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
+    CHANGED = "changed"
+    ADDED = "added"
+    REMOVED = "removed"
+
+
+class FileChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One file that differs.
+
+    Attributes:
+        name: of the file.
+        edit: what became of it.
+        values: what inside it differs, where both are JSON objects that the fingerprints keep.
+    """
+
+    name: str
+    edit: FileEdit
+    values: tuple[ValueChange, ...] = ()
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """All of them."""
-        return tuple(sorted((*self.added, *self.removed, *self.changed)))
+    def described(self) -> str:
+        """In a few words."""
+        inside = f" ({values_shown(self.values)})" if self.values else ""
+        return f"{self.name} {'changed' if self.edit is FileEdit.CHANGED else f'was {self.edit}'}{inside}"
 
 
-def compare_files(old: Mapping[str, str], new: Mapping[str, str]) -> FileChanges:
-    """Which files differ.
+def compare_files(old: Mapping[str, object], new: Mapping[str, object]) -> tuple[FileChange, ...]:
+    """Which files differ, sorted by name.
 
     Args:
-        old: file name → digest.
+        old: file name → its JSON object, or the digest of its bytes.
         new: likewise.
     """
-    return FileChanges(
-        added=tuple(sorted(new.keys() - old.keys())),
-        removed=tuple(sorted(old.keys() - new.keys())),
-        changed=tuple(sorted(name for name in old.keys() & new.keys() if old[name] != new[name])),
-    )
+    changes = []
+    for name in sorted(old.keys() | new.keys()):
+        before, after = old.get(name), new.get(name)
+        if name not in old or name not in new:
+            changes.append(FileChange(name=name, edit=FileEdit.REMOVED if name in old else FileEdit.ADDED))
+        elif not same_value(before, after):
+            values = compare_nested(before, after) if isinstance(before, dict) and isinstance(after, dict) else ()
+            changes.append(FileChange(name=name, edit=FileEdit.CHANGED, values=values))
+    return tuple(changes)
 
 
-def changed_files(old: Fingerprint, new: Fingerprint) -> tuple[FileChanges, FileChanges]:
-    """Files of code, and of preprocessors, that differ; none where a side does not say."""
-    if old.details is None or new.details is None:
-        return FileChanges(), FileChanges()
-    return (
-        compare_files(old.details.code, new.details.code),
-        compare_files(old.details.preprocessor, new.details.preprocessor),
-    )
+def split_config(side: Fingerprint) -> tuple[JsonObject, JsonObject | None]:
+    """The entries of the configuration itself, and those of the files beside it.
 
-
-def compare_beside(old: Fingerprint, new: Fingerprint) -> dict[str, Sameness]:
-    """What is known of code and preprocessors, by the names under which `diff` tells them.
-
-    An older artifact does not say them: then a part that the release may have is unknown.
+    The latter are None in a fingerprint that was saved before such files counted: then it does not say them.
     """
-    if old.details is not None and new.details is not None:
-        code, processor = (found.names for found in changed_files(old, new))
-        elsewhere = (*old.details.code_elsewhere, *new.details.code_elsewhere)
-        return {
-            "code": Sameness.CHANGED if code else Sameness.UNKNOWN if elsewhere else Sameness.SAME,
-            "preprocessor": Sameness.CHANGED if processor else Sameness.SAME,
-        }
-    sides = (old, new)
-    has_code = any("auto_map" in (side.config or {}) for side in sides)
-    # The config digest covers the code of config.json, of other repositories not.
-    is_same_code = old.digests.config == new.digests.config and not any(code_elsewhere(side) for side in sides)
+    entries = side.config or {}
+    if side.format is not Format.SAFETENSORS or side.config is None or side.rule.name == ADAPTER_RULE:
+        return entries, {}
+    own, beside = split_entries(entries)
+    return own, None if side.code is None else beside
+
+
+def changed_files(old: Fingerprint, new: Fingerprint) -> tuple[FileChange, ...]:
+    """Files beside `config.json` that KV depends on and that differ; none where a side does not say them."""
+    (_, before), (_, after) = split_config(old), split_config(new)
+    return () if before is None or after is None else compare_files(before, after)
+
+
+def changed_code(old: Fingerprint, new: Fingerprint) -> tuple[FileChange, ...]:
+    """Files of code that configurations bring and that differ; none where a side does not say them."""
+    return () if old.code is None or new.code is None else compare_files(old.code, new.code)
+
+
+def preprocessors(files: Iterable[FileChange]) -> tuple[FileChange, ...]:
+    """Those that turn images, video and sound into inputs."""
+    return tuple(one for one in files if one.name in PREPROCESSORS)
+
+
+def compare_releases(old: Fingerprint, new: Fingerprint) -> dict[str, Sameness]:
+    """What is known of each digest by its name, and of `code` and `preprocessor`.
+
+    Digests of what was not read in full are at most not known to differ.
+    """
+    parts = compare_parts(old, new)
+    parts |= {"code": _compare_code(old, new), "preprocessor": _compare_preprocessors(old, new)}
+    unread = {
+        "kv": bool(unread_reasons(old, new)),
+        "code": bool(unread_of(old) or unread_of(new)),
+        "tokenizer": bool(tokenizer_elsewhere(old) or tokenizer_elsewhere(new)),
+    }
+    unread["release"] = any(unread.values())
     return {
-        "code": Sameness.UNKNOWN if has_code and not is_same_code else Sameness.SAME,
-        "preprocessor": Sameness.UNKNOWN if any(is_multimodal(side) for side in sides) else Sameness.SAME,
+        name: Sameness.UNKNOWN if found is Sameness.SAME and unread.get(name) else found
+        for name, found in parts.items()
     }
 
 
-def code_elsewhere(side: Fingerprint) -> tuple[str, ...]:
-    """Other repositories that `config.json` takes code from."""
-    return tuple(sorted(set(code_places(side.config or {}))))
+def _compare_code(old: Fingerprint, new: Fingerprint) -> Sameness:
+    if old.code is not None and new.code is not None:
+        return Sameness.CHANGED if changed_code(old, new) else Sameness.SAME
+    # An artifact that does not keep code has a digest that covers it.
+    is_same = old.digests.config == new.digests.config
+    has_code = any(names_code(side.config or {}) for side in (old, new))
+    return Sameness.UNKNOWN if has_code and not is_same else Sameness.SAME
+
+
+def _compare_preprocessors(old: Fingerprint, new: Fingerprint) -> Sameness:
+    if any(split_config(side)[1] is None for side in (old, new)):
+        return Sameness.UNKNOWN
+    return Sameness.CHANGED if preprocessors(changed_files(old, new)) else Sameness.SAME
 
 
 def is_multimodal(side: Fingerprint) -> bool:
@@ -97,47 +147,46 @@ def is_multimodal(side: Fingerprint) -> bool:
     return any(entries.get(key) is not None for key in _MULTIMODAL_KEYS)
 
 
-def invalidating_files(old: Fingerprint, new: Fingerprint, code: FileChanges, preprocessor: FileChanges) -> list[str]:
-    """Reasons why files beside the weights make old KV invalid."""
-    reasons = []
-    if code.names and any(CONFIG_NAME in _code_of(side.details) for side in (old, new)):
+def code_reasons(code: Sequence[FileChange]) -> list[str]:
+    """Why code makes old KV invalid."""
+    if not code:
+        return []
+    kinds = [(edit, [one.name for one in code if one.edit is edit]) for edit in FileEdit]
+    what = ", ".join(f"{listed(names)} {edit}" for edit, names in kinds if names)
+    return [
+        f"the model's own code changed (trust_remote_code): {what}; it may compute anything, so every layer is invalid"
+    ]
+
+
+def preprocessor_reasons(files: Sequence[FileChange]) -> list[str]:
+    """Why preprocessors of a model of images, video or sound make old KV invalid."""
+    return [
+        f"the preprocessor changed: {one.described}; the same image, video or sound becomes other inputs, and engines "
+        "key their KV by what was sent: every layer is invalid"
+        for one in files
+    ]
+
+
+def unread_of(side: Fingerprint) -> tuple[str, ...]:
+    """What KV depends on and no digest covers, of a fingerprint of any age; a sentence each, with the next step."""
+    return side.unread or (unread_code(side.config or {}) if side.format is Format.SAFETENSORS else ())
+
+
+def tokenizer_elsewhere(side: Fingerprint) -> tuple[str, ...]:
+    """Repositories whose code decides what a text becomes, and which no digest covers."""
+    return () if side.details is None else side.details.tokenizer_elsewhere
+
+
+def unread_reasons(old: Fingerprint, new: Fingerprint) -> list[str]:
+    """Why equal digests do not prove that old KV is valid."""
+    reasons = list(dict.fromkeys((*unread_of(new), *unread_of(old))))
+    unsaid = [side.release.source for side in (old, new) if split_config(side)[1] is None]
+    if unsaid:
         reasons.append(
-            f"the model's own code changed (trust_remote_code): {_described(code)}; it may compute anything, so every "
-            "layer is invalid"
-        )
-    if preprocessor.names and any(is_multimodal(side) for side in (old, new)):
-        reasons.append(
-            f"the preprocessor changed: {_described(preprocessor)}; the same image, video or sound becomes other "
-            "inputs, and engines key their KV by what was sent: every layer is invalid"
+            f"the fingerprint of {unsaid[0]} was saved before the files beside config.json (a preprocessor, code's own "
+            "settings) counted, and does not say what they were; fingerprint the release again"
         )
     return reasons
-
-
-def unread_files(old: Fingerprint, new: Fingerprint) -> list[str]:
-    """Reasons why files that were not read keep the verdict open although everything else is the same."""
-    reasons = list(dict.fromkeys((*new.unread, *old.unread)))
-    unsaid = [side for side in (old, new) if side.details is None]
-    if unsaid and any(is_multimodal(side) for side in (old, new)):
-        reasons.append(
-            "the model takes images, video or sound, and a saved fingerprint from before kvrelease kept them does not "
-            f"say what its preprocessor was: fingerprint {unsaid[0].release.source} again"
-        )
-    return reasons
-
-
-def file_notes(old: Fingerprint, new: Fingerprint, code: FileChanges) -> list[str]:
-    """Changes of files that leave KV alone."""
-    notes = []
-    users = sorted({name for side in (old, new) for name in _code_of(side.details)} - {CONFIG_NAME})
-    if code.names and not any(CONFIG_NAME in _code_of(side.details) for side in (old, new)):
-        notes.append(
-            f"note: code that {listed(users)} brings changed: {_described(code)}; the same text may become other ids"
-        )
-    places = sorted({place for side in (old, new) for place in _elsewhere(side.details)})
-    own = {place for side in (old, new) for place in code_elsewhere(side)}
-    if unread := [place for place in places if place not in own]:
-        notes.append(f"note: code from {listed(unread)} was not read: whether it changed is not known")
-    return notes
 
 
 def extra_notes(old: Fingerprint, new: Fingerprint) -> list[str]:
@@ -151,20 +200,3 @@ def extra_notes(old: Fingerprint, new: Fingerprint) -> list[str]:
                 f"{listed(extra)}; an engine that loads every file of a directory loads them"
             )
     return notes
-
-
-def _described(found: FileChanges) -> str:
-    kinds: Sequence[tuple[str, tuple[str, ...]]] = (
-        ("changed", found.changed),
-        ("added", found.added),
-        ("removed", found.removed),
-    )
-    return ", ".join(f"{listed(names)} {kind}" for kind, names in kinds if names)
-
-
-def _elsewhere(details: Details | None) -> tuple[str, ...]:
-    return () if details is None else details.code_elsewhere
-
-
-def _code_of(details: Details | None) -> tuple[str, ...]:
-    return () if details is None else details.code_of

@@ -94,7 +94,7 @@ class Fingerprint(Artifact, frozen=True, kw_only=True, tag="kvrelease/fingerprin
         remembered_bytes: of tensors whose digests were remembered from an earlier run, and not hashed again.
         bound: what mode `fast` can have missed; None in mode `full`, which misses nothing.
         code: file name → BLAKE3 (hex) of code that the configuration brings; None in an artifact that was saved before
-            it was kept.
+            it was kept, and before the files beside `config.json` counted.
         unread: what KV depends on and no digest covers; a sentence each, with the next step. Where there is any, there
             is no kv name, and equal digests prove nothing.
         details: what the parts are made of, so that a diff can say what in them changed; None in an artifact that was
@@ -312,10 +312,8 @@ def fingerprint_with_text(
     else:
         read = known.contents(stored)
     details = read_details(
-        source,
         text_side,
         config=None if config is None else config.stated,
-        is_in_files=content.format is Format.SAFETENSORS,
         mode=mode if known is None else Mode.FULL,
         memo=memo,
     )

@@ -10,12 +10,13 @@ from kvrelease.release.content import Format
 from kvrelease.release.diff_record import ConfigChange
 from kvrelease.release.draft_heads import draft_head_of
 from kvrelease.release.families.family import KeyEffect
+from kvrelease.release.file_changes import FileChange
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import key_effect, tensor_impact
 from kvrelease.release.relayout import SAME_WEIGHTS, changed_inside, relaid_phrase, relaid_reasons
-from kvrelease.release.side_files import counts_for_kv, is_known_file
+from kvrelease.release.side_files import is_known_file
 
-# Reasons explain; past this many groups of tensors they only repeat.
+# Reasons explain; past this many groups of tensors, or files, they only repeat.
 _GROUPS_SHOWN = 5
 
 
@@ -41,12 +42,20 @@ def config_reasons(new: Fingerprint, config: Sequence[ConfigChange]) -> list[str
         if not change.affects_kv:
             continue
         is_unknown = new.rule.layers is not None and key_effect(change.key, new.rule) is KeyEffect.UNKNOWN
-        is_unknown = is_unknown and not is_known_file(change.key)
         why = f"which the rule {new.rule.name} does not know, so it counts" if is_unknown else "on which KV depends"
         where = "config.json" if new.format is Format.SAFETENSORS else "the metadata"
-        is_file = new.format is Format.SAFETENSORS and counts_for_kv(change.key)
-        what = f"{change.key} changed" if is_file else f"{where} changed in {change.key!r}"
-        reasons.append(f"{what}, {why}: every layer is invalid")
+        reasons.append(f"{where} changed in {change.key!r}, {why}: every layer is invalid")
+    return reasons
+
+
+def file_reasons(files: Sequence[FileChange]) -> list[str]:
+    """One sentence for each file beside the configuration; all of them count, whatever the rule."""
+    reasons = []
+    for one in files[:_GROUPS_SHOWN]:
+        why = "on which KV depends" if is_known_file(one.name) else "which no list of ours knows, so it counts"
+        reasons.append(f"{one.described}, {why}: every layer is invalid")
+    if len(files) > _GROUPS_SHOWN:
+        reasons.append(f"and {len(files) - _GROUPS_SHOWN} more files beside config.json changed")
     return reasons
 
 

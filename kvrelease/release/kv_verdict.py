@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from kvrelease.release.algorithm import HEADERS_ALGORITHM, family_of, name_of
 from kvrelease.release.comparison import TensorChanges
 from kvrelease.release.diff_record import ConfigChange, KvImpact, KvStatus
+from kvrelease.release.file_changes import FileChange
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE
-from kvrelease.release.kv_reasons import config_reasons, harmless, tensor_reasons
+from kvrelease.release.kv_reasons import config_reasons, file_reasons, harmless, tensor_reasons
 from kvrelease.release.mode import Mode
 
 
@@ -18,6 +19,7 @@ def judge_kv(
     new: Fingerprint,
     tensors: TensorChanges,
     config: Sequence[ConfigChange],
+    files: Sequence[FileChange] = (),
     *,
     certain: Sequence[str] = (),
     unread: Sequence[str] = (),
@@ -29,23 +31,24 @@ def judge_kv(
         new: the one after.
         tensors: that differ; they only explain.
         config: entries that differ; likewise.
+        files: beside the configuration that differ; likewise.
         certain: reasons beside the digests for which old KV is invalid in every layer: runtime, code, preprocessor.
         unread: reasons for which equal digests do not prove that it is valid.
     """
     layers = new.rule.layers
     obstacle = _why_not_comparable(old, new)
     is_same = old.digests.kv == new.digests.kv
-    explained = () if is_same else (*config_reasons(new, config), *tensor_reasons(old, new, tensors))
+    stated = () if is_same else (*config_reasons(new, config), *file_reasons(files))
+    explained = () if is_same else (*stated, *tensor_reasons(old, new, tensors))
     if certain:
         return impact_of(KvStatus.INVALID, layers, 0, (*certain, *(explained if obstacle is None else ())))
     if obstacle is not None:
         return impact_of(KvStatus.UNKNOWN, layers, None, (obstacle,))
     if (unsaid := _why_weights_not_comparable(old, new)) is not None:
-        by_config = config_reasons(new, config)
-        if by_config and new.rule.reason is None:  # whatever the weights
-            return impact_of(KvStatus.INVALID, layers, 0, (*by_config, f"of the weights nothing is known: {unsaid}"))
+        if stated and new.rule.reason is None:  # whatever the weights
+            return impact_of(KvStatus.INVALID, layers, 0, (*stated, f"of the weights nothing is known: {unsaid}"))
         return impact_of(KvStatus.UNKNOWN, layers, None, (unsaid,))
-    return _judge_same(new, tensors, config, unread) if is_same else _judge_different(old, new, explained)
+    return _judge_same(new, tensors, config, unread) if is_same else _judge_different(old, new, explained, unread)
 
 
 def _judge_same(
@@ -57,10 +60,12 @@ def _judge_same(
     return impact_of(KvStatus.VALID, layers, layers, reasons)
 
 
-def _judge_different(old: Fingerprint, new: Fingerprint, explained: Sequence[str]) -> KvImpact:
+def _judge_different(old: Fingerprint, new: Fingerprint, explained: Sequence[str], unread: Sequence[str]) -> KvImpact:
     layers = new.rule.layers
     if new.rule.reason is not None:
-        return impact_of(KvStatus.UNKNOWN, layers, None, (new.rule.reason, *explained))
+        return impact_of(KvStatus.UNKNOWN, layers, None, (new.rule.reason, *explained, *unread))
+    if unread and not explained:
+        return impact_of(KvStatus.UNKNOWN, layers, None, tuple(unread))
     pairs = zip(old.layers, new.layers, strict=False)
     valid = next((index for index, (before, after) in enumerate(pairs) if before != after), None)
     if valid is None:  # one model is the other with more layers: impossible with equal configurations

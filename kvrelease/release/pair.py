@@ -18,11 +18,13 @@ from kvrelease.release.address import HUB_PREFIX, open_saved, open_source
 from kvrelease.release.algorithm import FAMILY, family_of
 from kvrelease.release.content import Content, read_content
 from kvrelease.release.details import TextContent
+from kvrelease.release.file_changes import split_config
 from kvrelease.release.fingerprint import Fingerprint, fingerprint_with_text, load_with_text
 from kvrelease.release.impact import Rule, config_affects_kv
 from kvrelease.release.known_tensors import KnownTensors, known_from_hashes, known_from_headers, known_from_saved
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
+from kvrelease.release.side_files import split_entries
 from kvrelease.release.source import Source
 from kvrelease.release.steady import SteadySource
 from kvrelease.release.stored import stored_digest
@@ -151,7 +153,14 @@ def _configuration_decides(old: _Read | _Unread, new: _Read | _Unread) -> bool:
     rule, entries, before = _rule(new), _entries(new), _entries(old)
     if entries is None or before is None or rule.reason is not None or _rule(old).name != rule.name:
         return False
+    if not all(_says_files(side) for side in (old, new)):
+        (before, _), (entries, _) = split_entries(before), split_entries(entries)
     return any(config_affects_kv(change.key, rule) for change in compare_values(before, entries))
+
+
+def _says_files(side: _Read | _Unread) -> bool:
+    """Whether the entries have the files beside the configuration: those of older fingerprints do not."""
+    return isinstance(side, _Unread) or split_config(side[0])[1] is not None
 
 
 def _stored(side: _Read | _Unread) -> str | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kvrelease.errors import DamagedFile, InputError
 from kvrelease.release.algorithm import FAMILY, family_of, name_of
-from kvrelease.release.auto_map import names_code, unread_code
+from kvrelease.release.auto_map import names_code
 from kvrelease.release.check import PUBLISHED_NAME
 from kvrelease.release.checkpoint import FileRole
 from kvrelease.release.content import Format
@@ -27,6 +27,7 @@ from kvrelease.release.digests import (
     weights_digest,
 )
 from kvrelease.release.families import FAMILY_OF_RULE
+from kvrelease.release.file_changes import unread_of
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE, ALL_RULE
 from kvrelease.release.mode import Mode
@@ -120,8 +121,7 @@ def _claims_of_kv(found: Fingerprint) -> Iterator[tuple[str, bool]]:
             yield "digests.kv", digests.kv == kv
             yield "layers", found.layers == layers
     yield "digests.kv", name_of(digests.kv) == f"{algorithm}/{rule.name}"
-    unread = found.unread or (unread_code(entries or {}) if found.format is Format.SAFETENSORS else ())
-    can_be_named = found.mode is Mode.FULL and entries is not None and not unread
+    can_be_named = found.mode is Mode.FULL and entries is not None and not unread_of(found)
     own = found.release.kv_name
     yield "kv name", own is None or (can_be_named and own == kv_name(digests.kv))
     for adapter in found.adapters:

@@ -37,6 +37,16 @@ COUNTED = frozenset(
         "video_preprocessor_config.json",
     }
 )
+# Of these, what turns images, video and sound into inputs. Source: transformers 5.24.0, utils/__init__.py
+# (`IMAGE_PROCESSOR_NAME`, `VIDEO_PROCESSOR_NAME`, `PROCESSOR_NAME`), processing_utils.py (`audio_tokenizer`).
+PREPROCESSORS = frozenset(
+    {
+        "audio_tokenizer_config.json",
+        "preprocessor_config.json",
+        "processor_config.json",
+        "video_preprocessor_config.json",
+    }
+)
 # What does nothing to KV.
 HARMLESS = (
     "config.json",  # is the configuration itself
@@ -82,6 +92,12 @@ def counts_for_kv(name: str) -> bool:
 def is_known_file(name: str) -> bool:
     """Whether it is known which engine loads a file of that name; others count because nobody knows."""
     return name in COUNTED or is_quantization_file(name)
+
+
+def split_entries(entries: JsonObject) -> tuple[JsonObject, JsonObject]:
+    """The entries of `config.json` itself, and those of the files beside it by their names."""
+    beside = {key: value for key, value in entries.items() if counts_for_kv(key)}
+    return {key: value for key, value in entries.items() if key not in beside}, beside
 
 
 class SideFiles(msgspec.Struct, frozen=True, kw_only=True):

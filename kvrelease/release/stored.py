@@ -101,4 +101,5 @@ def proves(answer: StoredAnswer, saved: Fingerprint) -> bool:
     A fast one proves nothing of its release itself, so there is nothing that could go on holding.
     """
     is_same = saved.stored == answer.stored and saved.digests.config == answer.config
-    return is_same and saved.mode is Mode.FULL and not saved.unread
+    says_all = saved.code is not None and not saved.unread  # code, files beside the configuration, code elsewhere
+    return is_same and says_all and saved.mode is Mode.FULL

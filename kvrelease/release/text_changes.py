@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from kvrelease.artifacts import JsonObject
 from kvrelease.release.canonical import same_value
 from kvrelease.release.details import Details, TemplatePart
 
@@ -14,6 +15,8 @@ from kvrelease.release.details import Details, TemplatePart
 _MAX_LINES = 2000
 _EXCERPT_LINES = 16
 _EXCERPT_CHARS = 120
+_KEYS_SHOWN = 5
+_VALUE_CHARS = 40
 
 
 class ValueChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +66,43 @@ def compare_values(old: Mapping[str, object] | None, new: Mapping[str, object] |
         for key in sorted(before.keys() | after.keys())
         if (key in before) != (key in after) or not same_value(before.get(key), after.get(key))
     )
+
+
+def compare_nested(old: JsonObject, new: JsonObject, *, inside: str = "") -> tuple[ValueChange, ...]:
+    """Likewise, with settings inside others by their path, such as `size.height`."""
+    changes: list[ValueChange] = []
+    for one in compare_values(old, new):
+        key = f"{inside}{one.key}"
+        if isinstance(one.old, dict) and isinstance(one.new, dict):
+            changes += compare_nested(one.old, one.new, inside=f"{key}.")
+        else:
+            changes.append(ValueChange(key=key, old=one.old, new=one.new))
+    return tuple(changes)
+
+
+def values_shown(changes: Sequence[ValueChange]) -> str:
+    """`temperature 0.6 → 0.7, top_k none → 20`, cut after a handful."""
+    shown = []
+    for one in changes[:_KEYS_SHOWN]:
+        old, new = value_shown(one)
+        shown.append(f"{_cut(one.key, 0)} {old} → {new}")
+    rest = len(changes) - len(shown)
+    return ", ".join([*shown, *([f"{rest} more"] if rest else [])])
+
+
+def value_shown(change: ValueChange) -> tuple[str, str]:
+    """Both values as texts; long ones are cut to where they differ."""
+    old, new = ("none" if value is None else str(value) for value in (change.old, change.new))
+    if max(len(old), len(new)) <= _VALUE_CHARS:
+        return old, new
+    same = next((place for place, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    start = max(0, same - _VALUE_CHARS // 3)
+    return _cut(old, start), _cut(new, start)
+
+
+def _cut(text: str, start: int) -> str:
+    end = start + _VALUE_CHARS
+    return f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
 
 
 def compare_templates(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from kvrelease.release.auto_map import unread_tokenizer
 from kvrelease.release.details import TextContent
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.text_changes import (
@@ -14,14 +15,13 @@ from kvrelease.release.text_changes import (
     compare_templates,
     compare_values,
     shadowed_notes,
+    values_shown,
 )
 from kvrelease.release.tokenizer_change import TokenizerChange, compare_tokenizers, tokenizer_on_one_side
 from kvrelease.release.tokenizer_parts import anatomy_of
 
 # What both sides were made of; only of releases that were read now, never of saved ones.
 Texts = tuple[TextContent, TextContent]
-_KEYS_SHOWN = 5
-_VALUE_CHARS = 40
 
 
 class TextChanges(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,19 +68,9 @@ def compare_text(old: Fingerprint, new: Fingerprint, changed: Sequence[str], tex
         notes.append(f"note: the generation defaults changed: {which}; answers may differ although KV does not")
     if before is not None and after is not None:
         notes += shadowed_notes(before, after)
+        if places := sorted({*before.tokenizer_elsewhere, *after.tokenizer_elsewhere}):
+            notes.append(f"note: {unread_tokenizer(places)}: whether the same text becomes the same ids is not known")
     return TextChanges(tokenizer=tokenizer, templates=templates, generation=generation, notes=tuple(notes))
-
-
-def values_shown(changes: Sequence[ValueChange]) -> str:
-    """`temperature 0.6 → 0.7, top_k none → 20`, cut after a handful."""
-    shown = [f"{_short(one.key)} {_short(one.old)} → {_short(one.new)}" for one in changes[:_KEYS_SHOWN]]
-    rest = len(changes) - len(shown)
-    return ", ".join([*shown, *([f"{rest} more"] if rest else [])])
-
-
-def _short(value: object) -> str:
-    text = "none" if value is None else str(value)
-    return text if len(text) <= _VALUE_CHARS else f"{text[:_VALUE_CHARS]}…"
 
 
 def _tokenizer(old: Fingerprint, new: Fingerprint, texts: Texts | None) -> TokenizerChange:

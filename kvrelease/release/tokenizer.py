@@ -16,9 +16,9 @@ from blake3 import blake3
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile
 from kvrelease.release.algorithm import GENERATION_ALGORITHM, TEMPLATE_ALGORITHM, TOKENIZER_ALGORITHM
-from kvrelease.release.auto_map import code_elsewhere, names_code
+from kvrelease.release.auto_map import code_elsewhere, names_code, unread_tokenizer
 from kvrelease.release.canonical import digest_of, encode_json
-from kvrelease.release.checkpoint import FileRole, ReleaseFile, listed, release_file
+from kvrelease.release.checkpoint import FileRole, ReleaseFile, release_file
 from kvrelease.release.details import TextContent
 from kvrelease.release.small_files import MAX_JSON_BYTES, read_json_object, read_text, with_plain_line_ends
 from kvrelease.release.source import TEMPLATE_FOLDER, Source, SourceFile, read_range
@@ -126,7 +126,7 @@ def read_text_side(source: Source, *, model_config: JsonObject | None) -> TextSi
         files=tuple(files),
         warnings=tuple(warnings),
         content=TextContent(
-            raw=raw, whole=whole, settings=settings, templates=templates, shadowed=shadowed, generation=effective
+            raw=raw, whole=whole | code, settings=settings, templates=templates, shadowed=shadowed, generation=effective
         ),
     )
 
@@ -299,10 +299,7 @@ def _code(source: Source, tokenizer_config: JsonObject | None) -> tuple[dict[str
     elsewhere = code_elsewhere(settings)
     warnings = []
     if elsewhere:
-        warnings.append(
-            f"{TOKENIZER_CONFIG_NAME} takes code from another repository, {listed(elsewhere)} (auto_map), which the "
-            "tokenizer's digest does not cover"
-        )
+        warnings.append(unread_tokenizer(elsewhere))
     return {name: _hash_file(source.file(name), keeps=False)[0] for name in names}, warnings
 
 

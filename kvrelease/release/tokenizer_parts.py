@@ -123,7 +123,7 @@ def take_apart(
 
     Args:
         raw: file name → bytes, of those that can be taken apart.
-        whole: file name → BLAKE3 of all other vocabulary files, and of these.
+        whole: file name → BLAKE3 of all other vocabulary files, of code, and of these.
         settings: file name → JSON of the small ones, such as `tokenizer_config.json`.
         keeps_contents: tokens and merges stay at hand.
     """
@@ -146,7 +146,10 @@ def take_apart(
         taken.digests[name] = whole[name].hex()
     # Beside a tokenizer.json these are sources of it that engines may use instead.
     opaque = [name for name in others if name != FAST_TOKENIZER and not (apart and name.endswith((".json", ".txt")))]
-    not_read += [f"{name} is compared as a whole: its format is not read" for name in opaque]
+    not_read += [
+        f"{name} is compared as a whole: {'what code does' if name.endswith('.py') else 'its format'} is not read"
+        for name in opaque
+    ]
     for name, value in sorted(settings.items()):
         taken.put(name, value)
     return _anatomy(taken, not_read)

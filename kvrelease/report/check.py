@@ -1,7 +1,7 @@
 """The page of a check against the published fingerprint."""
 
 from kvrelease.release.check import ReleaseCheck
-from kvrelease.report.diff import tensor_lines
+from kvrelease.report.diff import cut_lines, tensor_lines
 from kvrelease.report.document import Block, Document, Facts, Notes, Verdict, word
 from kvrelease.report.fingerprint import bound_table
 
@@ -22,6 +22,8 @@ def check_document(found: ReleaseCheck) -> Document:
     ]
     if lines := tensor_lines(found.tensors):
         blocks.append(Notes(title="Tensors", lines=lines))
+    if found.files:
+        blocks.append(Notes(title="Files", lines=cut_lines([one.described for one in found.files])))
     if found.bound is not None:
         blocks.append(bound_table(found.bound))
     if found.warnings:

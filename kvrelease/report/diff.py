@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kvrelease.release.comparison import TensorChanges
 from kvrelease.release.diff_record import Diff
+from kvrelease.release.file_changes import FileChange, FileEdit
 from kvrelease.release.relayout import Relaid
 from kvrelease.release.runtime_change import RuntimeStatus
+from kvrelease.release.text_changes import value_shown
 from kvrelease.release.tokenizer_change import ProbeChange, TokenizerChange
 from kvrelease.report.document import Block, Cell, Commands, Document, Facts, Notes, Table, Verdict, number, word
 from kvrelease.report.drift import drift_blocks
 
 # A fine-tune changes hundreds of tensors; the JSON has them all.
 SHOWN = 12
+_WHOLE = {
+    FileEdit.ADDED: ("absent", "present"),
+    FileEdit.REMOVED: ("present", "absent"),
+    FileEdit.CHANGED: ("present", "other content"),
+}
 
 
 def diff_document(found: Diff) -> Document:
@@ -26,6 +35,7 @@ def diff_document(found: Diff) -> Document:
             for change in found.config
         )
         blocks.append(Table(title="Configuration", columns=("key", "old", "new", "affects KV"), rows=rows))
+    blocks += _files(found.files)
     blocks += _runtime(found)
     if found.tokenizer is not None:
         blocks += _tokenizer(found.tokenizer)
@@ -54,6 +64,11 @@ def tensor_lines(tensors: TensorChanges) -> tuple[str, ...]:
         *(f"renamed {one.old} → {one.new}" for one in tensors.renamed),
         *(_relaid(one) for one in tensors.relaid),
     ]
+    return cut_lines(lines)
+
+
+def cut_lines(lines: Sequence[str]) -> tuple[str, ...]:
+    """The first dozen."""
     rest = [f"… and {len(lines) - SHOWN} more (all of them in --format json)"] if len(lines) > SHOWN else []
     return (*lines[:SHOWN], *rest)
 
@@ -90,6 +105,21 @@ def _adapters(found: Diff) -> tuple[tuple[str, str], ...]:
     kinds = (("changed", found.adapters.changed), ("added", found.adapters.added), ("removed", found.adapters.removed))
     text = ", ".join(f"{name} {kind}" for kind, names in kinds for name in names)
     return (("adapters", text),) if text else ()
+
+
+def _files(found: Sequence[FileChange]) -> list[Block]:
+    """What changed in the files beside the configuration."""
+    rows = []
+    for one in found:
+        rows += [(one.name, value.key, *value_shown(value)) for value in one.values]
+        if not one.values:
+            before, after = _WHOLE[one.edit]
+            rows.append((one.name, "the whole file", before, after))
+    if len(rows) > SHOWN:
+        rows = [*rows[:SHOWN], ("…", f"{len(rows) - SHOWN} more (all of them in --format json)", "", "")]
+    if not rows:
+        return []
+    return [Table(title="Files beside config.json", columns=("file", "what", "old", "new"), rows=tuple(rows))]
 
 
 def _runtime(found: Diff) -> list[Block]:

@@ -40,7 +40,6 @@ def test_a_runtime_that_nobody_named_is_not_known(kv: Kv, pair: tuple[Path, Path
         ("tokenizer.json", {"version": "1.0", "model": {"type": "BPE", "vocab": {"b": 0}}}, "tokenizer"),
         ("tokenizer_config.json", {"bos_token": "<s>", "chat_template": "{{ other }}"}, "template"),
         ("generation_config.json", {"temperature": 0.9}, "generation"),
-        ("preprocessor_config.json", {"size": 1}, "preprocessor"),
     ],
 )
 def test_a_changed_part_fails_on_itself_and_on_any(
@@ -50,6 +49,21 @@ def test_a_changed_part_fails_on_itself_and_on_any(
     ends = {one: kv("diff", "old", "new", "--fail-on", one).code for one in PARTS}
     assert {one for one, code in ends.items() if code == 1} == {part, "any"}
     assert {code for one, code in ends.items() if one not in (part, "any")} == {0}
+
+
+@pytest.mark.parametrize(
+    ("name", "also"), [("preprocessor_config.json", {"preprocessor"}), ("sparse_attention_config.json", set())]
+)
+def test_a_changed_file_beside_the_configuration_fails_on_kv_and_config_too(
+    kv: Kv, pair: tuple[Path, Path], name: str, also: set[str]
+) -> None:
+    for side, size in zip(pair, (1, 2), strict=True):
+        write_json(side / name, {"size": size})
+    for old in ("old", "old.json"):
+        kv("fingerprint", "old", "-o", "old.json")
+        ends = {one: kv("diff", old, "new", "--fail-on", one).code for one in PARTS}
+        assert {one for one, code in ends.items() if code == 1} == {"kv", "config", "any", *also}
+        assert set(ends.values()) == {0, 1}
 
 
 def test_changed_weights_fail_on_kv_weights_and_any(kv: Kv, pair: tuple[Path, Path]) -> None:

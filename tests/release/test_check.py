@@ -76,7 +76,7 @@ def test_every_part_beside_the_weights_is_compared_whole_in_both_modes(model: Pa
     (model / "chat_template.jinja").write_text("{{ other }}")
     check = check_release(published, load_release(model, mode=mode))
     kv = ("kv",) if mode is Mode.FULL else ()  # of a fast reading the kv digest is another one
-    assert (check.verdict, check.changed) == (Verdict.FAIL, (*kv, "config", "template", "generation"))
+    assert (check.verdict, check.changed) == (Verdict.FAIL, ("config", "template", "generation", *kv))
 
 
 def test_a_full_check_against_a_fast_publication_is_inconclusive_unless_a_change_shows(model: Path) -> None:
@@ -149,5 +149,47 @@ def test_a_preprocessor_that_is_another_one_is_not_what_was_published(tmp_path: 
     assert check_release(published, load_release(model)).verdict is Verdict.PASS
     write_json(model / "preprocessor_config.json", {"size": 336})
     found = check_release(published, load_release(model))
-    assert (found.verdict, found.changed) == (Verdict.FAIL, ("preprocessor",))
-    assert check_release(msgspec.structs.replace(published, details=None), load_release(model)).verdict is Verdict.PASS
+    assert (found.verdict, found.changed) == (Verdict.FAIL, ("preprocessor", "kv"))
+    assert found.reason == (
+        "not the release that was published: preprocessor, kv changed; files: 'preprocessor_config.json'"
+    )
+    assert [one.described for one in found.files] == ["preprocessor_config.json changed (size 224 → 336)"]
+    fast = check_release(published, load_release(model, mode=Mode.FAST))
+    assert (fast.verdict, fast.changed) == (Verdict.FAIL, ("preprocessor",))
+
+
+def test_what_changed_is_told_by_its_own_name(tmp_path: Path) -> None:
+    """`config` stands for the configuration's own entries, and for files that have no name of their own."""
+    config = config_json("own", auto_map={"AutoModel": "modeling.Own"})
+    model = write_release(tmp_path / "m", config=config)
+    (model / "modeling.py").write_text("1")
+    published = load_release(model)
+    (model / "modeling.py").write_text("2")
+    found = check_release(published, load_release(model))
+    assert (found.changed, [one.name for one in found.files]) == (("code", "kv"), ["modeling.py"])
+    write_json(model / "notes.json", {})
+    assert check_release(published, load_release(model)).changed == ("config", "code", "kv")
+    (model / "notes.json").unlink()
+    write_json(model / "config.json", {**config, "vocab_size": 7})
+    assert check_release(published, load_release(model)).changed == ("config", "code", "kv")
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_code_elsewhere_leaves_open_whether_it_is_what_was_published(tmp_path: Path, mode: Mode) -> None:
+    model = write_release(tmp_path / "m", config=config_json(auto_map={"AutoModel": "acme/code--modeling.X"}))
+    found = check_release(load_release(model), load_release(model, mode=mode))
+    assert (found.verdict, found.unknown) == (Verdict.INCONCLUSIVE, ("code",))
+    assert found.reason.startswith("code cannot be compared: config.json takes code from another repository")
+    tokenizer = write_release(tmp_path / "t")
+    write_json(tokenizer / "tokenizer_config.json", {"auto_map": {"AutoTokenizer": "acme/code--tokenization.X"}})
+    found = check_release(load_release(tokenizer), load_release(tokenizer, mode=mode))
+    assert (found.verdict, found.unknown) == (Verdict.INCONCLUSIVE, ("tokenizer",))
+    assert found.reason.startswith("tokenizer cannot be compared: tokenizer_config.json takes code from another")
+
+
+def test_a_publication_from_before_files_counted_is_inconclusive(tmp_path: Path) -> None:
+    model = write_release(tmp_path / "m")
+    published = msgspec.structs.replace(load_release(model), code=None, details=None)
+    found = check_release(published, load_release(model))
+    assert (found.verdict, found.unknown) == (Verdict.INCONCLUSIVE, ("preprocessor",))
+    assert "publish it again" in found.reason

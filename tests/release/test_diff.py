@@ -67,6 +67,7 @@ def fingerprint(
         transformers_version=None,
         tensor_digests=payloads,
         warnings=(),
+        code={},
     )
 
 

@@ -11,7 +11,7 @@ from kvrelease import artifacts
 from kvrelease.artifacts import JsonObject, Verdict
 from kvrelease.release.diff import diff_fingerprints, diff_verdict
 from kvrelease.release.diff_record import Diff, KvStatus
-from kvrelease.release.file_changes import FileChanges
+from kvrelease.release.file_changes import FileChange, FileEdit
 from kvrelease.release.fingerprint import load_release
 from kvrelease.release.pair import load_pair
 from tests.release.builders import config_json, write_json, write_release, write_text_side
@@ -33,12 +33,12 @@ def diff(old: Path, new: Path) -> Diff:
     return diff_fingerprints(pair.old, pair.new, texts=pair.texts)
 
 
-def without_details(release: Path) -> Path:
-    """Its fingerprint as it was saved before details were kept."""
+def as_saved_before(release: Path) -> Path:
+    """Its fingerprint as it was saved before details, code, and the files beside `config.json` were kept."""
     path = release.parent / f"{release.name}.json"
     artifacts.write(path, load_release(release))
     older = json.loads(path.read_text())
-    del older["details"]
+    del older["details"], older["code"]
     path.write_text(json.dumps(older))
     return path
 
@@ -52,7 +52,10 @@ def test_changed_code_of_the_model_makes_every_layer_invalid(tmp_path: Path) -> 
     (new / "modeling_own.py").write_text("class Own: pass\n")
     (new / "more.py").write_text("")
     found = diff(old, new)
-    assert found.code == FileChanges(added=("more.py",), changed=("modeling_own.py",))
+    assert found.code == (
+        FileChange(name="modeling_own.py", edit=FileEdit.CHANGED),
+        FileChange(name="more.py", edit=FileEdit.ADDED),
+    )
     assert (found.kv.status, found.kv.first_invalid_layer) == (KvStatus.INVALID, 0)
     assert found.kv.reasons[0] == (
         "the model's own code changed (trust_remote_code): 'modeling_own.py' changed, 'more.py' added; it may compute "
@@ -66,25 +69,38 @@ def test_code_of_another_repository_is_not_read_and_never_the_same(tmp_path: Pat
     elsewhere = config_json("own", auto_map={"AutoModel": "acme/code--modeling_own.Own"})
     found = diff(*pair_of(tmp_path, elsewhere))
     assert found.kv.status is KvStatus.UNKNOWN
-    assert "config.json takes code from 'acme/code', which is no part of the release and was not read" in found.summary
-    assert diff_verdict(found, part="code") is Verdict.INCONCLUSIVE
-    assert diff_verdict(found, part="any") is Verdict.INCONCLUSIVE
+    assert "config.json takes code from another repository, 'acme/code' (auto_map)" in found.summary
+    assert found.unknown == ("release", "kv", "code")
+    for part in ("kv", "code", "any"):
+        assert diff_verdict(found, part=part) is Verdict.INCONCLUSIVE
+    assert diff_verdict(found, part="weights") is Verdict.PASS
 
 
-def test_code_that_only_the_tokenizer_brings_leaves_kv_alone(tmp_path: Path) -> None:
+def test_code_that_only_the_tokenizer_brings_is_a_part_of_the_tokenizer(tmp_path: Path) -> None:
     old, new = pair_of(tmp_path)
     for side in (old, new):
         write_text_side(side)
         write_json(side / "tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["tokenization_own.Own", None]}})
     (new / "modeling_own.py").write_text("class Own: pass\n")
     found = diff(old, new)
-    assert found.kv.status is KvStatus.VALID
+    assert (found.kv.status, found.changed, found.code) == (KvStatus.VALID, ("release", "tokenizer"), ())
+    assert found.tokenizer is not None
+    assert found.tokenizer.parts == ("modeling_own.py",)
+    assert "modeling_own.py is compared as a whole: what code does is not read" in found.tokenizer.not_read
+    assert diff_verdict(found, part="code") is Verdict.PASS
+
+
+def test_a_tokenizer_whose_code_lies_elsewhere_is_never_the_same(tmp_path: Path) -> None:
+    old, new = pair_of(tmp_path)
+    for side in (old, new):
+        write_json(side / "tokenizer_config.json", {"auto_map": {"AutoTokenizer": "acme/code--tokenization.Own"}})
+    found = diff(old, new)
+    assert (found.kv.status, found.unknown) == (KvStatus.VALID, ("release", "tokenizer"))
     assert found.kv.reasons == (
-        "note: code that 'tokenizer_config.json' brings changed: 'modeling_own.py' changed; the same text may become "
-        "other ids",
+        "note: tokenizer_config.json takes code from another repository, 'acme/code' (auto_map), which the tokenizer's "
+        "digest does not cover: whether the same text becomes the same ids is not known",
     )
-    write_json(new / "tokenizer_config.json", {"auto_map": {"AutoTokenizer": "acme/code--tokenization.Own"}})
-    assert any("code from 'acme/code' was not read" in reason for reason in diff(old, new).kv.reasons)
+    assert diff_verdict(found, part="tokenizer") is Verdict.INCONCLUSIVE
 
 
 def test_code_that_nobody_names_does_not_count(tmp_path: Path) -> None:
@@ -94,37 +110,77 @@ def test_code_that_nobody_names_does_not_count(tmp_path: Path) -> None:
 
 
 def test_an_older_fingerprint_with_another_digest_does_not_say_the_code(tmp_path: Path) -> None:
-    old, new = pair_of(tmp_path, OWN_CODE)
-    assert diff_verdict(diff(without_details(old), new), part="code") is Verdict.PASS  # the config digest covers it
+    old, new = (write_release(tmp_path / name, config=OWN_CODE) for name in ("old", "new"))
+    for side in (old, new):
+        (side / "modeling_own.py").write_text("class Own: ...\n")
+    older = as_saved_before(old)
+    assert diff_verdict(diff(older, new), part="code") is Verdict.PASS  # the config digest covers it
     (new / "modeling_own.py").write_text("class Own: pass\n")
-    found = diff(without_details(old), new)
+    found = diff(older, new)
     assert (found.kv.status, diff_verdict(found, part="code")) == (KvStatus.UNKNOWN, Verdict.INCONCLUSIVE)
 
 
-# --- preprocessors ---
+# --- preprocessors, and other files beside the configuration ---
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json", "chat_template.json"],
+    "name", ["preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"]
 )
 def test_a_changed_preprocessor_makes_kv_of_a_multimodal_model_invalid(tmp_path: Path, name: str) -> None:
+    """Although no rule says what KV of such a model depends on."""
     old, new = pair_of(tmp_path, VISION)
-    write_json(new / name, {"size": 336})
+    for side, size in ((old, 224), (new, 336)):
+        write_json(side / name, {"size": {"height": size, "width": 224}})
     found = diff(old, new)
     assert (found.kv.status, found.kv.first_invalid_layer) == (KvStatus.INVALID, 0)
-    assert found.kv.reasons[0].startswith(f"the preprocessor changed: '{name}' ")
-    assert found.summary == "Old KV is invalid from layer 0 on: the preprocessor changed."
-    assert diff_verdict(found, part="preprocessor") is Verdict.FAIL
-    assert diff_verdict(found, part="any") is Verdict.FAIL
+    assert found.kv.reasons[0] == (
+        f"the preprocessor changed: {name} changed (size.height 224 → 336); the same image, video or sound becomes "
+        "other inputs, and engines key their KV by what was sent: every layer is invalid"
+    )
+    assert not any(name in reason for reason in found.kv.reasons[1:])
+    assert found.summary == f"Old KV is invalid from layer 0 on: {name} (size.height 224 → 336) changed."
+    for part in ("preprocessor", "kv", "config", "any"):
+        assert diff_verdict(found, part=part) is Verdict.FAIL
 
 
-def test_a_preprocessor_beside_a_model_of_text_is_a_note(tmp_path: Path) -> None:
+def test_a_file_beside_the_configuration_is_told_as_a_file(tmp_path: Path) -> None:
+    """Not as a key of the configuration, and as a preprocessor only if it is one."""
     old, new = pair_of(tmp_path)
-    write_json(new / "preprocessor_config.json", {"size": 336})
+    write_json(old / "gone.json", {"a": 1})
+    (new / "table.json").write_text("[1]")
+    for side, text in ((old, "[1]"), (new, "[2]")):
+        (side / "list.json").write_text(text)
     found = diff(old, new)
-    assert found.kv.status is KvStatus.VALID
-    assert "config.json says that the model takes text alone" in found.kv.reasons[0]
+    assert found.config == ()
+    assert found.files == (
+        FileChange(name="gone.json", edit=FileEdit.REMOVED),
+        FileChange(name="list.json", edit=FileEdit.CHANGED),
+        FileChange(name="table.json", edit=FileEdit.ADDED),
+    )
+    assert found.summary == "Old KV is invalid from layer 0 on: 3 files beside config.json changed."
+    assert found.kv.reasons == (
+        "gone.json was removed, which no list of ours knows, so it counts: every layer is invalid",
+        "list.json changed, which no list of ours knows, so it counts: every layer is invalid",
+        "table.json was added, which no list of ours knows, so it counts: every layer is invalid",
+    )
+    assert diff_verdict(found, part="preprocessor") is Verdict.PASS
+
+
+def test_many_files_do_not_drown_the_reasons(tmp_path: Path) -> None:
+    old, new = pair_of(tmp_path)
+    for number in range(9):
+        write_json(new / f"{number}.json", {})
+    assert diff(old, new).kv.reasons[5:] == ("and 4 more files beside config.json changed",)
+
+
+def test_long_values_are_cut_to_where_they_differ(tmp_path: Path) -> None:
+    old, new = pair_of(tmp_path)
+    for side, word in ((old, "OLD"), (new, "NEW")):
+        write_json(side / "processor_config.json", {"chat_template": "x" * 5000 + word + "y" * 5000})
+    (reason,) = diff(old, new).kv.reasons
+    assert "…xxxxxxxxxxxxxOLDyyy" in reason
+    assert "…xxxxxxxxxxxxxNEWyyy" in reason
+    assert len(reason) < 250
 
 
 def test_a_preprocessor_of_a_model_without_a_rule_is_unknown(tmp_path: Path) -> None:
@@ -132,7 +188,8 @@ def test_a_preprocessor_of_a_model_without_a_rule_is_unknown(tmp_path: Path) -> 
     write_json(new / "preprocessor_config.json", {"size": 336})
     found = diff(old, new)
     assert found.kv.status is KvStatus.UNKNOWN
-    assert "the preprocessor changed ('preprocessor_config.json' changed)" in found.summary
+    assert found.summary.endswith("; preprocessor_config.json (size 224 → 336) changed.")
+    assert diff_verdict(found, part="preprocessor") is Verdict.FAIL
 
 
 def test_who_saved_a_preprocessor_does_not_count(tmp_path: Path) -> None:
@@ -144,14 +201,32 @@ def test_who_saved_a_preprocessor_does_not_count(tmp_path: Path) -> None:
 def test_a_preprocessor_that_is_no_json_counts_by_its_bytes(tmp_path: Path) -> None:
     old, new = pair_of(tmp_path, VISION)
     (new / "preprocessor_config.json").write_text("{")
-    assert diff(old, new).preprocessor == FileChanges(changed=("preprocessor_config.json",))
+    assert diff(old, new).files == (FileChange(name="preprocessor_config.json", edit=FileEdit.CHANGED),)
 
 
-def test_an_older_fingerprint_of_a_multimodal_model_proves_nothing(tmp_path: Path) -> None:
-    old, new = pair_of(tmp_path, VISION)
-    found = diff(without_details(old), new)
-    assert found.kv.status is KvStatus.UNKNOWN
-    assert "does not say what its preprocessor was" in found.summary
-    assert diff_verdict(found, part="preprocessor") is Verdict.INCONCLUSIVE
-    old, new = pair_of(tmp_path)
-    assert diff(without_details(old), new).kv.status is KvStatus.VALID
+def test_saved_fingerprints_tell_files_as_releases_do(tmp_path: Path) -> None:
+    old, new = pair_of(tmp_path, OWN_CODE)
+    write_json(new / "preprocessor_config.json", {"size": 336})
+    (new / "modeling_own.py").write_text("class Own: pass\n")
+    read = diff(old, new)
+    for side in (old, new):
+        artifacts.write(side.with_suffix(".json"), load_release(side))
+    saved = diff(old.with_suffix(".json"), new.with_suffix(".json"))
+    assert (saved.files, saved.code, saved.kv) == (read.files, read.code, read.kv)
+
+
+@pytest.mark.parametrize("config", [None, VISION], ids=["text", "vision"])
+def test_a_fingerprint_from_before_files_counted_proves_nothing(tmp_path: Path, config: JsonObject | None) -> None:
+    """Neither that they stayed, nor that one was added."""
+    old, new = (write_release(tmp_path / name, config=config) for name in ("old", "new"))
+    older = as_saved_before(old)
+    for _ in range(2):
+        for sides in ((older, new), (new, older)):
+            found = diff(*sides)
+            assert found.kv.status is KvStatus.UNKNOWN
+            assert any("was saved before the files beside config.json" in reason for reason in found.kv.reasons)
+            assert (found.config, found.files) == ((), ())
+            for part in ("kv", "preprocessor", "any"):
+                assert diff_verdict(found, part=part) is not Verdict.PASS
+            assert diff_verdict(found, part="preprocessor") is Verdict.INCONCLUSIVE
+        write_json(new / "preprocessor_config.json", {"size": 336})

@@ -206,7 +206,9 @@ def test_a_configuration_beside_config_json_counts(tmp_path: Path, side_file: st
     after = load_release(directory)
     kv = diff_fingerprints(before, after).kv
     assert (kv.status, kv.valid_layers) == (KvStatus.INVALID, 0)
-    assert kv.reasons[0].startswith(f"{side_file} changed, on which KV depends")
+    assert kv.reasons == (
+        f"{side_file} changed (quantization.quant_algo FP8 → NVFP4), on which KV depends: every layer is invalid",
+    )
     (directory / side_file).write_text("[]")
     with pytest.raises(DamagedFile, match=f"{side_file}: expected a JSON object"):
         load_release(directory)

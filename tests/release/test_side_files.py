@@ -53,7 +53,9 @@ def test_a_changed_preprocessor_makes_old_kv_invalid_and_is_named(tmp_path: Path
         found.append(load_release(model))
     kv = diff_fingerprints(*found).kv
     assert (kv.status, kv.valid_layers) == (KvStatus.INVALID, 0)
-    assert kv.reasons[0] == "preprocessor_config.json changed, on which KV depends: every layer is invalid"
+    assert kv.reasons == (
+        "preprocessor_config.json changed (size 224 → 448), on which KV depends: every layer is invalid",
+    )
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,7 @@ def test_hashes_that_a_place_states_prove_nothing_of_such_a_release(tmp_path: Pa
     )
     assert not proves(answer, saved)
     assert proves(answer, msgspec.structs.replace(saved, unread=()))
+    assert not proves(answer, msgspec.structs.replace(saved, unread=(), code=None))  # nor files beside, then
 
 
 def test_every_reason_for_no_kv_name_has_its_next_step(tmp_path: Path) -> None:
