@@ -175,7 +175,7 @@ KEYS: dict[str, list[object]] = {
 def test_both_implementations_agree_on_whatever_a_configuration_says() -> None:
     """Seeded: any value under any key that some step reads."""
     rng, rules = random.Random(20), set()
-    for _ in range(3000):
+    for _ in range(1500):
         chosen = rng.sample(sorted(KEYS), k=rng.randint(0, 8))
         changes = {key: rng.choice(KEYS[key] if rng.random() < 0.7 else LEAVES) for key in chosen}
         raw = config_json(rng.choice(["llama", "mistral", "qwen2", "qwen3", "acme"]))
@@ -215,7 +215,7 @@ def test_both_implementations_agree_on_whatever_says_how_a_checkpoint_is_quantis
             return block(depth + 1)
         return rng.choice(usual.get(key, LEAVES) if rng.random() < 0.8 else LEAVES)
 
-    for _ in range(3000):
+    for _ in range(1500):
         raw = block()
         assert encode_json(canonical_quantization(raw)) == naive.value(naive_config.quantization(raw)), raw
 
@@ -224,7 +224,7 @@ def test_both_implementations_agree_on_whatever_an_adapter_says() -> None:
     """Seeded, likewise; what is refused has no form."""
     rng, read = random.Random(22), 0
     more: list[object] = ["gaussian", "LoRA_GA", "pissa", {"q": 1, "k": 2}, ["q", "k", "q"], "none", [1, 0], "IA3"]
-    for _ in range(3000):
+    for _ in range(1500):
         raw = adapter_json()
         for key in rng.sample([*sorted(raw), "unheard_of", "runtime_config"], k=rng.randint(1, 5)):
             raw[key] = rng.choice([*more, *LEAVES])
@@ -234,4 +234,4 @@ def test_both_implementations_agree_on_whatever_an_adapter_says() -> None:
             continue
         read += 1
         assert same_value(found, naive_config.adapter(raw)), raw
-    assert read > 500
+    assert read > 250
