@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import threading
 
 from kvrelease import __version__
 from kvrelease.cli.streams import abandon, put
@@ -63,6 +64,8 @@ def main() -> None:
                 stream.flush()
         except OSError:  # nobody reads any more; the outcome of the run stands
             abandon(stream)
+    if threading.active_count() > 1:  # workers that nobody waits for: torch aborts when the interpreter ends under it
+        os._exit(code)
     sys.exit(code)
 
 
