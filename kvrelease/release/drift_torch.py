@@ -146,13 +146,14 @@ class PairReader:
         chunks = [self._readers[index][side.tensor.where].chunk_bytes for index, side in enumerate(sides)]
         most = PIECE_ELEMENTS if max(chunks) <= _LOCAL_CHUNK_BYTES else REMOTE_PIECE_ELEMENTS
         pieces = list(segment.cut(most))
-        parts = self._narrow(one, pieces) if all(side.tensor.dtype in _NARROW for side in sides) else {}
+        is_narrow = all(side.tensor.dtype in _NARROW for side in sides)
+        parts = self._narrow(one, pieces) if is_narrow else {}
         for number, piece in enumerate(pieces):
             if number not in parts:
                 room = self._room(one, piece)
                 factors = [self._read(index, one, piece, room) for index, _ in enumerate(sides)]
                 parts[number] = _wide(room.stored, factors, piece)
-                self._advance(sum(map(len, room.views)))
+                self._advance(0 if is_narrow else sum(map(len, room.views)))  # told already, by the first pass
         return added_up(parts[number] for number, _ in enumerate(pieces))
 
     def _narrow(self, one: Comparison, pieces: Sequence[Piece]) -> dict[int, Sums]:

@@ -22,7 +22,10 @@ from kvrelease.release.drift import measure_drift
 from kvrelease.release.drift_figures import Drift, DriftReport, DriftStatus, LayerDrift
 from kvrelease.release.fingerprint import load_release
 from kvrelease.release.readable import ReadableWeights, readable_weights
+from tests.release import gguf_writer
+from tests.release.adapters import adapter_tensors, write_adapter
 from tests.release.builders import config_json, tensors, write_json, write_release
+from tests.release.gguf_writer import small_tensors, write_gguf
 from tests.release.numbers import Array, Stored, encode, write_tensors
 from tests.release.quantized import quantized_config, quantized_tensors
 
@@ -374,6 +377,34 @@ def test_a_weight_that_became_packed_is_incomparable(tmp_path: Path) -> None:
     assert found.reason == (
         "the new release has 'model.layers.1.mlp.up_proj' in the form GPTQ or AWQ, which is not unpacked here"
     )
+
+
+# --- other forms of releases ---
+
+
+def test_plain_tensors_of_gguf_files_are_compared_and_blocks_are_not(tmp_path: Path) -> None:
+    old = write_gguf(tmp_path / "old.gguf", tensors=small_tensors(1))
+    blocks = gguf_writer.Tensor("blk.0.attn_k.weight", (32, 1), 2, bytes(range(2, 20)))
+    new = write_gguf(tmp_path / "new.gguf", tensors=[*(t for t in small_tensors(3) if "blk" not in t.name), blocks])
+    found = {drift.tensor: drift for drift in drift_of(old, new).tensors}
+    assert found["token_embd.weight"].status is DriftStatus.MEASURED
+    assert found["token_embd.weight"].relative
+    assert found["blk.0.attn_k.weight"].reason == "elements of dtype Q4_0 are not read as numbers here"
+    assert found["blk.0.attn_k.weight"].layer == 0
+
+
+def test_a_conversion_is_compared_with_nothing_and_says_so(tmp_path: Path) -> None:
+    report = drift_of(write_release(tmp_path / "old"), write_gguf(tmp_path / "new.gguf"))
+    assert report.tensors == ()
+    assert "a conversion renames tensors" in report.notes[0]
+
+
+def test_two_adapters_are_compared_factor_by_factor(tmp_path: Path) -> None:
+    old, new = adapter_tensors(seed=1), adapter_tensors(seed=1)
+    name = sorted(old)[0]
+    new[name] = new[name] * 2
+    report = drift_of(write_adapter(tmp_path / "old", old), write_adapter(tmp_path / "new", new))
+    assert {drift.tensor: drift.relative for drift in report.tensors} == dict.fromkeys(old, 0.0) | {name: 1.0}
 
 
 # --- the outside world ---
