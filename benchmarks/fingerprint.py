@@ -271,6 +271,7 @@ def _targets(timings: dict[str, Timing], peaks: dict[str, float]) -> list[Target
     above = timings["the command, 2 threads"].median_s - timings[two].median_s
     found += [
         within("fast digest, 8B shape", most_s=0.005),
+        within("fast, the whole fingerprint, 8B shape", most_s=0.005),
         within("fast digest, DeepSeek-V3 shape", most_s=1.5),
         within("fast, the whole fingerprint, DeepSeek-V3 shape", most_s=1.5),
         within("a saved fingerprint, DeepSeek-V3 shape", most_s=0.5),

@@ -41,6 +41,9 @@ _OTHER_WEIGHTS = (
     "*.msgpack",
 )
 _TRAINING_STATE = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*")
+_OTHER_WEIGHT, _STATE = (
+    re.compile("|".join(map(fnmatch.translate, patterns))) for patterns in (_OTHER_WEIGHTS, _TRAINING_STATE)
+)
 _SHARD_NUMBER = re.compile(r"(.*)-(\d+)-of-(\d+)\.safetensors\Z")
 # As many names as fit a paragraph; the number of the rest is told.
 _NAMES_SHOWN = 5
@@ -297,12 +300,7 @@ def _compare_with_index(index: SourceFile, weight_map: Mapping[str, str], files:
 
 
 def _other_weights(names: Sequence[str]) -> list[str]:
-    return [
-        name
-        for name in names
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in _OTHER_WEIGHTS)
-        and not any(fnmatch.fnmatchcase(name, pattern) for pattern in _TRAINING_STATE)
-    ]
+    return [name for name in names if _OTHER_WEIGHT.match(name) and not _STATE.match(name)]
 
 
 def unread_weights(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -15,7 +15,7 @@ from kvrelease.release.algorithm import (
     FULL_ALGORITHM,
 )
 from kvrelease.release.canonical import digest_of, encode_json
-from kvrelease.release.impact import Rule, config_affects_kv, tensor_impact, tied_names
+from kvrelease.release.impact import Rule, config_affects_kv, impacts_under, tied_names
 from kvrelease.release.mode import Mode
 
 
@@ -87,10 +87,10 @@ def kv_digests(
     algorithm = f"{algorithm}/{rule.name}"
     counted = None if entries is None else {key: entries[key] for key in entries if config_affects_kv(key, rule)}
     running = digest_of(f"{algorithm} configuration", [encode_json(counted)], framed=_pairs(code))
-    by_layer: dict[int, Mapping[str, str]] = {0: payloads} if rule.layers is None else _by_layer(payloads, rule)
+    by_layer = {0: _pairs(payloads)} if rule.layers is None else _pairs_by_layer(payloads, rule)
     layers = []
     for layer in range(rule.layers or 1):
-        running = digest_of(f"{algorithm} layer", [bytes.fromhex(running)], framed=_pairs(by_layer.get(layer, {})))
+        running = digest_of(f"{algorithm} layer", [bytes.fromhex(running)], framed=by_layer.get(layer, b""))
         layers.append(LayerDigest(layer=layer, digest=f"{algorithm}:{running}"))
     kv = f"{algorithm}:{digest_of(f'{algorithm} kv', [bytes.fromhex(running)])}"
     return kv, tuple(layers) if rule.layers is not None else ()
@@ -128,20 +128,24 @@ def release_digest(parts: Mapping[str, str | None], *, algorithm: str = FULL_ALG
     return f"{algorithm}:{digest_of(f'{algorithm} release', [encode_json(known)])}"
 
 
-def _by_layer(payloads: Mapping[str, str], rule: Rule) -> dict[int, Mapping[str, str]]:
-    """The tensors by the first layer whose KV they touch, those that touch none left out."""
-    found: dict[int, dict[str, str]] = {}
-    for name, payload in payloads.items():
-        first_layer = tensor_impact(name, rule).first_layer
+def _pairs_by_layer(payloads: Mapping[str, str], rule: Rule) -> dict[int, bytes]:
+    """The pairs of the tensors by the first layer whose KV they touch, those that touch none left out."""
+    impact, named = impacts_under(rule), dict[int, list[tuple[str, str]]]()
+    for name in sorted(payloads):
+        first_layer = impact(name).first_layer
         if first_layer is not None:
-            found.setdefault(first_layer, {})[name] = payload
-    return {**found}
+            named.setdefault(first_layer, []).append((name, payloads[name]))
+    return {layer: _framed(pairs) for layer, pairs in named.items()}
 
 
 def _pairs(named: Mapping[str, str]) -> bytes:
     """Name, digest, name, digest, … framed, sorted by the name's UTF-8 bytes, which is the order of its code points."""
+    return _framed(sorted(named.items()))
+
+
+def _framed(pairs: Iterable[tuple[str, str]]) -> bytes:
     parts: list[bytes] = []
-    for name in sorted(named):
+    for name, digest in pairs:
         raw = name.encode()
-        parts += (len(raw).to_bytes(8, "little"), raw, _DIGEST_LENGTH, bytes.fromhex(named[name]))
+        parts += (len(raw).to_bytes(8, "little"), raw, _DIGEST_LENGTH, bytes.fromhex(digest))
     return b"".join(parts)

@@ -9,7 +9,7 @@ a rule does not know touches everything. Derivation, sources and the oracle that
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -119,18 +119,32 @@ def _why_unlike_its_type(entries: JsonObject, family: Family, *, expected: objec
 
 def tensor_impact(name: str, rule: Rule) -> TensorImpact:
     """What a change of the tensor does to KV under a rule."""
+    return impacts_under(rule)(name)
+
+
+def impacts_under(rule: Rule) -> Callable[[str], TensorImpact]:
+    """What a change of a tensor does to KV under a rule, by its name; for whoever asks of thousands."""
     family = FAMILY_OF_RULE.get(rule.name)  # None of a rule that only a newer version knows
     if rule.layers is None or family is None:
-        return _UNKNOWN_TENSOR
+        return lambda _: _UNKNOWN_TENSOR
     layers = _layers_of(family.stems, rule.layers)
-    for prefix in layers.prefixes:
-        if name.startswith(prefix):
-            number, _, below = name[len(prefix) :].partition(".")
-            layer = layers.numbers.get(number)
-            if layer is not None:
-                return _impact(_reach_inside(rule.name, below, is_quantized=rule.is_quantized), layer, layers.impacts)
-    outside = family.reach_outside(name, is_quantized=rule.is_quantized, ties_embeddings=rule.ties_embeddings)
-    return _impact(outside, 0, layers.impacts)
+    numbers, impacts = layers.numbers, layers.impacts
+    prefixes = [(prefix, len(prefix)) for prefix in layers.prefixes]
+    rule_name, is_quantized = rule.name, rule.is_quantized
+
+    def impact(name: str) -> TensorImpact:
+        for prefix, length in prefixes:
+            if name.startswith(prefix):
+                number, _, below = name[length:].partition(".")
+                layer = numbers.get(number)
+                if layer is not None:
+                    remembers = len(below) <= _LONGEST_NAME_REMEMBERED
+                    reach = (_remembered_reach if remembers else _reach_inside)(rule_name, below, is_quantized)
+                    return _impact(reach, layer, impacts)
+        outside = family.reach_outside(name, is_quantized=is_quantized, ties_embeddings=rule.ties_embeddings)
+        return _impact(outside, 0, impacts)
+
+    return impact
 
 
 class _Layers(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,27 +174,21 @@ def _layers_of(stems: tuple[str, ...], layers: int) -> _Layers:
 
 
 def _impact(reach: Reach | None, layer: int, impacts: tuple[TensorImpact, ...]) -> TensorImpact:
-    match reach:
-        case None:
-            return _UNKNOWN_TENSOR
-        case Reach.NEXT:
-            return impacts[layer + 1]
-        case Reach.OWN:
-            return impacts[layer]
-        case Reach.EVERYTHING:
-            return impacts[0]
-        case Reach.NOTHING:
-            return impacts[-1]
+    # By identity: a match compares values, which takes four times as long, ninety thousand times.
+    if reach is Reach.NEXT:
+        return impacts[layer + 1]
+    if reach is Reach.OWN:
+        return impacts[layer]
+    if reach is None:
+        return _UNKNOWN_TENSOR
+    return impacts[0] if reach is Reach.EVERYTHING else impacts[-1]
 
 
-def _reach_inside(rule_name: str, below: str, *, is_quantized: bool) -> Reach | None:
-    reach = _remembered_reach if len(below) <= _LONGEST_NAME_REMEMBERED else _remembered_reach.__wrapped__
-    return reach(rule_name, below, is_quantized)
-
-
-@functools.lru_cache(maxsize=_NAMES_REMEMBERED)
-def _remembered_reach(rule_name: str, below: str, is_quantized: bool) -> Reach | None:
+def _reach_inside(rule_name: str, below: str, is_quantized: bool) -> Reach | None:
     return FAMILY_OF_RULE[rule_name].reach_inside(below, is_quantized=is_quantized)
+
+
+_remembered_reach = functools.lru_cache(maxsize=_NAMES_REMEMBERED)(_reach_inside)
 
 
 def tied_names(names: Iterable[str], rule: Rule) -> tuple[str, str] | None:

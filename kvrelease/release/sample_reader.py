@@ -95,13 +95,14 @@ def sample_file(file: WeightFile, reader: Reader) -> list[str]:
                 run_begin, run_end = offset, _end_of_run(file.tensors, index)
                 run = memoryview(bytearray(run_end - run_begin))
                 fill(reader, run, run_begin, tensor=tensor)
-            samples: bytes | memoryview = run[offset - run_begin : offset - run_begin + size]
+            digests.append(sampler.digest(run[offset - run_begin : offset - run_begin + size]))
+            continue
+        offsets = sampler.offsets(tensor.name, base=offset)
+        one, two, three, four = reader.read_blocks(offsets, BLOCK_BYTES)
+        if len(one) + len(two) + len(three) + len(four) == WHOLE_BYTES and offsets[-1] <= offset + size - BLOCK_BYTES:
+            digests.append(sampler.digest(one, two, three, four))
         else:
-            offsets = sampler.offsets(tensor.name, base=offset)
-            samples = b"".join(reader.read_blocks(offsets, BLOCK_BYTES))
-            if len(samples) != WHOLE_BYTES or offset + size - offsets[-1] < BLOCK_BYTES:
-                samples = b"".join(_read_block(reader, tensor, begin) for begin in offsets)
-        digests.append(sampler.digest(samples))
+            digests.append(sampler.digest(*(_read_block(reader, tensor, begin) for begin in offsets)))
     return digests
 
 

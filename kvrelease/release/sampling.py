@@ -81,7 +81,8 @@ class Sampler:
         self._size_bytes = size_bytes
         blocks = -(-size_bytes // BLOCK_BYTES)
         borders = [quarter * blocks // SAMPLES for quarter in range(SAMPLES + 1)]
-        self._quarters = tuple((begin * BLOCK_BYTES, end - begin) for begin, end in itertools.pairwise(borders))
+        begins = [begin * BLOCK_BYTES for begin in borders[1:SAMPLES]]
+        self._quarters = (*begins, *(end - begin for begin, end in itertools.pairwise(borders)))
 
     def offsets(self, name: str, *, base: int = 0) -> tuple[int, ...]:
         """Where the samples of a tensor of this name begin, ascending.
@@ -97,7 +98,7 @@ class Sampler:
             return tuple(range(base, base + self._size_bytes, BLOCK_BYTES))
         raw = _PLACED_AS.get(name, name).encode()
         one, two, three, four = _SEED.unpack(blake3(self._seed_head + len(raw).to_bytes(8, "little") + raw).digest())
-        (_, first), (second_begin, second), (third_begin, third), (fourth_begin, fourth) = self._quarters
+        second_begin, third_begin, fourth_begin, first, second, third, fourth = self._quarters
         return (
             base + one % first * BLOCK_BYTES,
             base + second_begin + two % second * BLOCK_BYTES,
@@ -105,9 +106,9 @@ class Sampler:
             base + fourth_begin + four % fourth * BLOCK_BYTES,
         )
 
-    def digest(self, samples: bytes | memoryview) -> str:
+    def digest(self, *samples: bytes | bytearray | memoryview) -> str:
         """The hex digest of a tensor's samples, in the order of their places."""
-        return blake3(self._digest_head + samples).digest().hex()
+        return blake3(b"".join((self._digest_head, *samples))).digest().hex()
 
 
 @functools.lru_cache(maxsize=_SAMPLERS_KEPT)

@@ -23,15 +23,14 @@ def read_weight_map(index: SourceFile) -> dict[str, str]:
     weight_map = read_json_object(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise DamagedFile(f"reading {index.where}: it has no weight_map")
-    spelt: dict[str, str] = {}  # tens of thousands of tensors lie in a few hundred shards
-    checked: dict[str, str] = {}
     for name, shard in weight_map.items():
         if not isinstance(shard, str) or not shard:
             raise DamagedFile(f"reading {index.where}: tensor {name!r} is in no file")
-        if shard not in spelt:
-            path = PurePosixPath(shard)
-            if path.is_absolute() or ".." in path.parts or "\\" in shard or "\0" in shard:
-                raise DamagedFile(f"reading {index.where}: tensor {name!r} points outside the directory: {shard!r}")
-            spelt[shard] = path.as_posix()
-        checked[str(name)] = spelt[shard]
-    return checked
+    spelt: dict[str, str] = {}  # tens of thousands of tensors lie in a few hundred shards
+    for shard in dict.fromkeys(weight_map.values()):
+        path = PurePosixPath(shard)
+        if path.is_absolute() or ".." in path.parts or "\\" in shard or "\0" in shard:
+            name = next(name for name, where in weight_map.items() if where == shard)
+            raise DamagedFile(f"reading {index.where}: tensor {name!r} points outside the directory: {shard!r}")
+        spelt[shard] = path.as_posix()
+    return {name: spelt[shard] for name, shard in weight_map.items()}
