@@ -29,7 +29,8 @@ def compute_model_fingerprint(path: str | os.PathLike[str], *, jobs: int | None 
     start, not once per request.
 
     Args:
-        path: a model directory, or its saved fingerprint (`kvrelease.json`), which takes no time.
+        path: whatever the commands take as a release (docs/sources.md): a model directory, one weight file, `s3://…`,
+            `gs://…`, `hf:org/name@revision`; or its saved fingerprint (`kvrelease.json`), which takes no time.
         jobs: threads to hash with; None for as many as are worthwhile here.
 
     Raises:
@@ -38,6 +39,9 @@ def compute_model_fingerprint(path: str | os.PathLike[str], *, jobs: int | None 
         UnsupportedRelease: nothing that can be fingerprinted, or a fingerprint that an earlier algorithm made.
         InputError: a file cannot be read, changed meanwhile, or what was read cannot name KV: weights without their
             config.json, an adapter without its base, a fingerprint that is not a full one, code of another repository.
+        UsageError: an address of no known form, or an empty one.
+        MissingExtra: a library for such addresses is not installed.
+        ServiceError: a store or the Hub did not answer properly, or refused.
     """
     from kvrelease.release.fingerprint import (  # noqa: PLC0415 - keys alone need none
         load_release,

@@ -27,11 +27,13 @@ def open_source(what: str | Path) -> Source:
             (`s3://`, `gs://`), or a model on the Hub (`hf:org/name@revision`).
 
     Raises:
-        NotFound: nothing is there.
+        NotFound: nothing is there; offline, nothing that the cache has.
         UnsupportedRelease: something is there that can be no release.
-        UsageError: an address of no known form, or an empty one.
+        UsageError: an address of no known form, an empty one, or one with credentials in it.
         MissingExtra: a library for such addresses is not installed.
-        ServiceError: the store did not answer properly.
+        DamagedFile: the Hub's cache contradicts itself.
+        InputError: whether anything is there cannot be told.
+        ServiceError: the store did not answer properly, or refused.
     """
     require_named(what)
     if str(what).startswith(HUB_PREFIX):

@@ -140,6 +140,8 @@ def load_release(
 
     Raises:
         InputError: as there.
+        UsageError: an address of no known form, or an empty one.
+        MissingExtra: a library for such addresses is not installed.
         ServiceError: the store did not answer properly.
     """
     found, _ = load_with_text(what, mode=mode, memo=memo, jobs=jobs, name=name, version=version, progress=progress)
@@ -174,6 +176,8 @@ def load_with_text(
         DamagedFile: a file is not what it claims.
         UnsupportedRelease: nothing that can be fingerprinted.
         InputError: a file cannot be read, or changed meanwhile.
+        UsageError: an address of no known form, or an empty one.
+        MissingExtra: a library for such addresses is not installed.
         ServiceError: the store did not answer properly.
     """
     file = open_saved(what)
