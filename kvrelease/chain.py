@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from blake3 import blake3
 
 KEYS_ALGORITHM = "kvkeys1"
-KEY_BYTES = 32
 # Of a key, where only prefixes of one run are told apart: 2**64 of them before two meet by chance.
 PREFIX_BYTES = 16
 TOKEN_BYTES = 4

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+# As many names as fit a paragraph; the number of the rest is told.
+_NAMES_SHOWN = 5
+
 
 def is_utf8(text: str) -> bool:
     """Whether digests and artifacts can hold a text; the name of a file need not be one."""
@@ -17,3 +22,9 @@ def printable(text: str) -> str:
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
     )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for a message: quoted, so that control characters show, and cut after a handful."""
+    shown = ", ".join(repr(name) for name in names[:_NAMES_SHOWN])
+    return shown if len(names) <= _NAMES_SHOWN else f"{shown} and {len(names) - _NAMES_SHOWN} more"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvrelease.errors import InputError
-from kvrelease.printable import printable
+from kvrelease.printable import listed, printable
 
 
 def test_control_characters_are_spelt_out() -> None:
@@ -18,3 +18,10 @@ def test_an_error_quotes_no_control_character() -> None:
     error = InputError("reading \x1b[31mred\0", hint="remove \x07")
     assert (error.message, error.hint) == ("reading \\x1b[31mred\\x00", "remove \\x07")
     assert str(error) == error.message
+
+
+def test_names_are_listed_quoted_and_the_rest_is_counted() -> None:
+    assert listed([]) == ""
+    assert listed(["a", "\x1b[31mb"]) == r"'a', '\x1b[31mb'"
+    assert listed("abcde") == "'a', 'b', 'c', 'd', 'e'"
+    assert listed("abcdefg") == "'a', 'b', 'c', 'd', 'e' and 2 more"

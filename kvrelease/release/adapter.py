@@ -13,21 +13,22 @@ import msgspec
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile, NotFound, UnsupportedRelease
+from kvrelease.printable import listed
 from kvrelease.progress import Progress, silent
 from kvrelease.release.adapter_config import ADAPTER_CONFIG_NAME, AdapterConfig, read_adapter_config
 from kvrelease.release.adapter_fit import misfits_inside
-from kvrelease.release.checkpoint import FileRole, ReleaseFile, listed, release_file
 from kvrelease.release.digests import adapted_kv_digest, adapter_digest, weights_digest
 from kvrelease.release.hashing import default_jobs
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
 from kvrelease.release.naming import kv_name
+from kvrelease.release.release_file import FileRole, ReleaseFile, release_file
 from kvrelease.release.safetensors import read_safetensors
 from kvrelease.release.shard_index import INDEX_NAME
 from kvrelease.release.source import Source
 from kvrelease.release.steady import SteadySource
 from kvrelease.release.tensor_contents import TensorContents, read_tensors
-from kvrelease.release.weights import StoredTensor, WeightFile
+from kvrelease.release.weights import WEIGHT_SUFFIXES, StoredTensor, WeightFile
 
 ADAPTER_WEIGHTS_NAME = "adapter_model.safetensors"
 _PICKLES = ("adapter_model.bin", "adapter_model.pt")
@@ -126,7 +127,7 @@ def is_adapter(source: Source) -> bool:
         return source.single_file.startswith(_WEIGHTS_STEM)
     names = [name for name in source.names() if "/" not in name]
     has_model = INDEX_NAME in names or any(
-        name.endswith((".safetensors", ".gguf")) and not name.startswith(_WEIGHTS_STEM) for name in names
+        name.endswith(WEIGHT_SUFFIXES) and not name.startswith(_WEIGHTS_STEM) for name in names
     )
     has_adapter = ADAPTER_CONFIG_NAME in names or any(name.startswith(_WEIGHTS_STEM) for name in names)
     return has_adapter and not has_model

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kvrelease.printable import listed
 from kvrelease.release.adapter import AdapterDigest
-from kvrelease.release.checkpoint import listed
 from kvrelease.release.comparison import AdapterChanges
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
+from kvrelease.printable import listed
 from kvrelease.release.adapter_config import ADAPTER_CONFIG_NAME, AdapterConfig
-from kvrelease.release.checkpoint import listed
 from kvrelease.release.weights import StoredTensor
 
 _PREFIX = "base_model.model."

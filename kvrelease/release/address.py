@@ -11,12 +11,8 @@ from pathlib import Path
 from kvrelease.errors import NotFound, UnsupportedRelease, UsageError
 from kvrelease.release.hub_cache import open_in_cache
 from kvrelease.release.local_source import LocalFile, is_link, open_directory, open_single_file, path_exists
-from kvrelease.release.source import Source, SourceFile
-
-# Suffixes of files that hold a whole model.
-SINGLE_FILE_SUFFIXES = (".safetensors", ".gguf")
-# Of models on the Hub.
-HUB_PREFIX = "hf:"
+from kvrelease.release.source import HUB_PREFIX, Source, SourceFile
+from kvrelease.release.weights import WEIGHT_SUFFIXES
 
 
 def open_source(what: str | Path) -> Source:
@@ -39,17 +35,17 @@ def open_source(what: str | Path) -> Source:
     if str(what).startswith(HUB_PREFIX):
         from kvrelease.release.hub_source import hub_settings, open_hub, parse_hub_address
 
-        address = parse_hub_address(str(what), single_file_suffixes=SINGLE_FILE_SUFFIXES)
+        address = parse_hub_address(str(what), single_file_suffixes=WEIGHT_SUFFIXES)
         return open_hub(address, settings=hub_settings())
     if "://" in str(what):
         from kvrelease.release.object_store import open_object_store
 
-        return open_object_store(str(what), single_file_suffixes=SINGLE_FILE_SUFFIXES)
+        return open_object_store(str(what), single_file_suffixes=WEIGHT_SUFFIXES)
     path = Path(what)
     exists = path_exists(path)
     if exists and path.is_dir():
         return open_in_cache(path) or open_directory(path)
-    if path.suffix not in SINGLE_FILE_SUFFIXES and exists:
+    if path.suffix not in WEIGHT_SUFFIXES and exists:
         raise UnsupportedRelease(
             f"reading {path}: neither a model directory nor a .safetensors, .gguf or .json file",
             hint="give the model's directory, or a fingerprint that was saved with --output",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.release.checkpoint import listed
+from kvrelease.printable import listed
 from kvrelease.release.model_config import CONFIG_NAME
 from kvrelease.release.side_files import split_entries
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kvrelease.artifacts import Artifact, ReleaseRef, Verdict
+from kvrelease.printable import listed
 from kvrelease.release.auto_map import unread_tokenizer
 from kvrelease.release.canonical import same_value
-from kvrelease.release.checkpoint import listed
 from kvrelease.release.comparison import (
     Sameness,
     TensorChanges,

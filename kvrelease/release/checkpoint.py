@@ -11,7 +11,6 @@ weight_utils.py (`filter_duplicate_safetensors_files`); transformers 5.24.0, mod
 from __future__ import annotations
 
 import contextlib
-import enum
 import fnmatch
 import re
 from collections.abc import Mapping, Sequence
@@ -19,11 +18,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from kvrelease.errors import DamagedFile, InputError, NotFound, UnsupportedRelease
-from kvrelease.printable import is_utf8
+from kvrelease.printable import listed
+from kvrelease.release.release_file import FileRole, ReleaseFile, release_file
 from kvrelease.release.safetensors import read_safetensors
 from kvrelease.release.shard_index import CONSOLIDATED_INDEX_NAME, INDEX_NAME, read_weight_map
 from kvrelease.release.source import Source, SourceFile
-from kvrelease.release.weights import WeightFile
+from kvrelease.release.weights import SAFETENSORS_SUFFIX, WeightFile
 
 SINGLE_NAME = "model.safetensors"
 # Mistral's own layout, which vLLM's load format `auto` prefers to the usual one.
@@ -45,56 +45,6 @@ _OTHER_WEIGHT, _STATE = (
     re.compile("|".join(map(fnmatch.translate, patterns))) for patterns in (_OTHER_WEIGHTS, _TRAINING_STATE)
 )
 _SHARD_NUMBER = re.compile(r"(.*)-(\d+)-of-(\d+)\.safetensors\Z")
-# As many names as fit a paragraph; the number of the rest is told.
-_NAMES_SHOWN = 5
-
-
-class FileRole(enum.StrEnum):
-    """What a file of a release is for."""
-
-    WEIGHTS = "weights"
-    INDEX = "index"
-    CONFIG = "config"
-    TOKENIZER = "tokenizer"
-    TEMPLATE = "template"
-    GENERATION = "generation"
-    CODE = "code"
-    EXTRA = "extra"
-
-
-class ReleaseFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of a release.
-
-    Attributes:
-        path: relative to the release.
-        bytes: size.
-        role: what it is for; `extra` is weights that are not loaded.
-    """
-
-    path: str
-    bytes: int
-    role: FileRole
-
-
-def release_file(file: SourceFile, role: FileRole) -> ReleaseFile:
-    """The row of a file.
-
-    Raises:
-        InputError: it is absent, no regular file, or of a name that neither digests nor artifacts can hold.
-        ServiceError: the store did not answer properly.
-    """
-    return row_of(file, role, size_bytes=file.identity().size_bytes)
-
-
-def row_of(file: SourceFile, role: FileRole, *, size_bytes: int) -> ReleaseFile:
-    """The row of a file whose size is known.
-
-    Raises:
-        InputError: neither digests nor artifacts can hold its name.
-    """
-    if not is_utf8(file.name):
-        raise InputError(f"reading {file.where}: its name is not valid UTF-8", hint="rename that file")
-    return ReleaseFile(path=file.name, bytes=size_bytes, role=role)
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,12 +59,6 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[WeightFile, ...]
     other_files: tuple[ReleaseFile, ...]
     warnings: tuple[str, ...]
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names for a message: quoted, so that control characters show, and cut after a handful."""
-    shown = ", ".join(repr(name) for name in names[:_NAMES_SHOWN])
-    return shown if len(names) <= _NAMES_SHOWN else f"{shown} and {len(names) - _NAMES_SHOWN} more"
 
 
 def read_checkpoint(source: Source) -> Checkpoint:
@@ -158,7 +102,7 @@ def read_checkpoint(source: Source) -> Checkpoint:
 def _read_directory(source: Source) -> Checkpoint:
     """The weights of a directory, and with them those of Mistral's own layout where both are there."""
     names = [name for name in source.names() if "/" not in name]
-    consolidated = [name for name in names if name.startswith(CONSOLIDATED) and name.endswith(".safetensors")]
+    consolidated = [name for name in names if name.startswith(CONSOLIDATED) and name.endswith(SAFETENSORS_SUFFIX)]
     usual = _read_usual(source, [name for name in names if name not in consolidated])
     if consolidated:
         own = _read_consolidated(source, names, consolidated)
@@ -192,7 +136,7 @@ def _read_usual(source: Source, names: Sequence[str]) -> Checkpoint | None:
     if INDEX_NAME in names:
         return _read_indexed(source, names)
     adapters = [name for name in names if name.startswith("adapter_model")]
-    chosen = [name for name in names if name.endswith(".safetensors") and name not in adapters]
+    chosen = [name for name in names if name.endswith(SAFETENSORS_SUFFIX) and name not in adapters]
     if not chosen:
         return None
     _check_shard_numbers(source.where, chosen)
@@ -307,7 +251,7 @@ def unread_weights(
     source: Source, names: Sequence[str], chosen: Sequence[str]
 ) -> tuple[tuple[ReleaseFile, ...], list[str]]:
     """Weight files that are not loaded, and the warnings about them."""
-    unused = [name for name in names if name.endswith(".safetensors") and name not in chosen]
+    unused = [name for name in names if name.endswith(SAFETENSORS_SUFFIX) and name not in chosen]
     others = [name for name in _other_weights(names) if name not in chosen]
     warnings = []
     if unused or others:

@@ -11,11 +11,12 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.errors import NotFound, UnsupportedRelease
 from kvrelease.release.adapter_config import ADAPTER_CONFIG_NAME
 from kvrelease.release.auto_map import names_code, unread_code
-from kvrelease.release.checkpoint import Checkpoint, FileRole, ReleaseFile, read_checkpoint, release_file, row_of
+from kvrelease.release.checkpoint import Checkpoint, read_checkpoint
 from kvrelease.release.gguf_model import holds_gguf, read_gguf_model
 from kvrelease.release.impact import ALL_RULE, Rule, rule_for, rule_without
 from kvrelease.release.model_config import CONFIG_NAME, ModelConfig, read_model_config
 from kvrelease.release.read_files import is_code
+from kvrelease.release.release_file import FileRole, ReleaseFile, release_file, row_of
 from kvrelease.release.side_files import SideFiles, read_side_files
 from kvrelease.release.small_files import read_bytes
 from kvrelease.release.source import Source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvrelease.release.checkpoint import listed
+from kvrelease.printable import listed
 from kvrelease.release.diff_record import Diff, KvStatus
 from kvrelease.release.kv_reasons import all_names, count_of
 from kvrelease.release.relayout import relaid_phrase

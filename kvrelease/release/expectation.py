@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.release.checkpoint import listed
+from kvrelease.printable import listed
 from kvrelease.release.families.llama import LLAMA
 from kvrelease.release.impact import EMBEDDINGS, OUTPUT_LAYER, Rule
 from kvrelease.release.model_config import ModelConfig

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from kvrelease.artifacts import JsonObject
+from kvrelease.printable import listed
 from kvrelease.release.auto_map import names_code, unread_code
 from kvrelease.release.canonical import same_value
-from kvrelease.release.checkpoint import FileRole, listed
 from kvrelease.release.comparison import Sameness, compare_parts
 from kvrelease.release.content import Format
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE
+from kvrelease.release.release_file import FileRole
 from kvrelease.release.side_files import PREPROCESSORS, split_entries
 from kvrelease.release.text_changes import ValueChange, compare_nested, values_shown
 

@@ -12,11 +12,12 @@ import msgspec
 from kvrelease import artifacts
 from kvrelease.artifacts import Artifact, JsonObject, ReleaseRef
 from kvrelease.errors import DamagedFile, InputError, UnsupportedRelease
+from kvrelease.printable import listed
 from kvrelease.progress import Progress, silent
 from kvrelease.release.adapter import AdapterDigest, is_adapter
 from kvrelease.release.address import open_saved, open_source
 from kvrelease.release.algorithm import FAMILY, FAST_ALGORITHM, FULL_ALGORITHM, family_of
-from kvrelease.release.checkpoint import Checkpoint, ReleaseFile, listed
+from kvrelease.release.checkpoint import Checkpoint
 from kvrelease.release.content import Content, Format, read_content
 from kvrelease.release.detail_reader import read_details
 from kvrelease.release.details import Details, TextContent
@@ -36,6 +37,7 @@ from kvrelease.release.known_tensors import KnownTensors
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
 from kvrelease.release.naming import kv_name
+from kvrelease.release.release_file import ReleaseFile
 from kvrelease.release.sampling import DetectionBound, detection_bound
 from kvrelease.release.small_files import read_bytes
 from kvrelease.release.source import Source

@@ -18,6 +18,7 @@ from kvrelease.release.gguf_cursor import HeaderCursor
 from kvrelease.release.gguf_metadata import Metadata, read_metadata
 from kvrelease.release.gguf_types import GGML_TYPES, type_word
 from kvrelease.release.source import Reader, SourceFile
+from kvrelease.release.stand_in import refuse_stand_in_for_weights
 from kvrelease.release.weights import StoredTensor, WeightFile
 
 # A GGUF of DeepSeek-V3 has 1,025 tensors, because experts are stacked; 92,000 if they were not.
@@ -101,15 +102,7 @@ def _check_head(cursor: HeaderCursor, where: str, file_bytes: int) -> None:
     if file_bytes < _HEAD.size + _COUNTS.size:
         raise DamagedFile(f"reading {where}: {file_bytes} bytes are no GGUF file", hint="copy or download it again")
     head = cursor.take(_HEAD.size)
-    if head.startswith(b"version "):
-        raise DamagedFile(
-            f"reading {where}: it is a Git LFS pointer, not the weights", hint="git lfs pull, then run again"
-        )
-    if head.lstrip().lower().startswith((b"<!doc", b"<html", b"<?xml")):
-        raise DamagedFile(
-            f"reading {where}: it is an HTML or XML page, not weights; a download saved an error page",
-            hint="download it again, with credentials if the model is gated",
-        )
+    refuse_stand_in_for_weights(head, where=where)
     if not head.startswith(_MAGIC):
         raise DamagedFile(f"reading {where}: not a GGUF file: it begins with {head[:4]!r}, not with {_MAGIC!r}")
     version = int.from_bytes(head[4:], "little")

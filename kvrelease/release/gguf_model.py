@@ -13,12 +13,13 @@ import msgspec
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile, NotFound, UnsupportedRelease
-from kvrelease.release.checkpoint import Checkpoint, listed, unread_weights
+from kvrelease.printable import listed
+from kvrelease.release.checkpoint import Checkpoint, unread_weights
 from kvrelease.release.gguf import GgufFile, read_gguf
 from kvrelease.release.gguf_metadata import ARCHITECTURE, TYPE, Metadata
 from kvrelease.release.source import Source
+from kvrelease.release.weights import GGUF_SUFFIX, SAFETENSORS_SUFFIX
 
-SUFFIX = ".gguf"
 # The projector's settings lie beside those of the model, under this key; no GGUF key is without a dot.
 PROJECTOR = "mmproj"
 
@@ -54,9 +55,11 @@ class GgufModel(msgspec.Struct, frozen=True, kw_only=True):
 def holds_gguf(source: Source) -> bool:
     """Whether a source is a GGUF file, or a directory whose only weights are."""
     if source.single_file is not None:
-        return source.single_file.endswith(SUFFIX)
+        return source.single_file.endswith(GGUF_SUFFIX)
     names = _top_level(source)
-    return any(name.endswith(SUFFIX) for name in names) and not any(name.endswith(".safetensors") for name in names)
+    return any(name.endswith(GGUF_SUFFIX) for name in names) and not any(
+        name.endswith(SAFETENSORS_SUFFIX) for name in names
+    )
 
 
 def read_gguf_model(source: Source) -> GgufModel:
@@ -71,10 +74,12 @@ def read_gguf_model(source: Source) -> GgufModel:
     """
     names = _top_level(source)
     projectors = [
-        name for name in names if name.endswith(SUFFIX) and PROJECTOR in name.lower() and name != source.single_file
+        name
+        for name in names
+        if name.endswith(GGUF_SUFFIX) and PROJECTOR in name.lower() and name != source.single_file
     ]
     if source.single_file is None:
-        chosen = _only_model(source.where, [name for name in names if name.endswith(SUFFIX)])
+        chosen = _only_model(source.where, [name for name in names if name.endswith(GGUF_SUFFIX)])
         if len(projectors) > 1:
             raise UnsupportedRelease(
                 f"reading {source.where}: it holds several multimodal projectors: {listed(projectors)}",
@@ -117,7 +122,7 @@ def _top_level(source: Source) -> list[str]:
 def _stem(name: str) -> str:
     """The model's name: `qwen-Q4_K` of `qwen-Q4_K-00002-of-00003.gguf`."""
     part = _PART.match(name)
-    return name.removesuffix(SUFFIX) if part is None else part[1]
+    return name.removesuffix(GGUF_SUFFIX) if part is None else part[1]
 
 
 def _only_model(where: str, names: Sequence[str]) -> str:
@@ -155,9 +160,9 @@ def _read_parts(source: Source, chosen: str) -> list[GgufFile]:
         raise DamagedFile(
             f"reading {where}: its metadata say part {number + 1} of {count}, its name does not: engines find the "
             "other parts by name",
-            hint=f"name it {_stem(chosen)}-{number + 1:05d}-of-{count:05d}{SUFFIX}, and the others likewise",
+            hint=f"name it {_stem(chosen)}-{number + 1:05d}-of-{count:05d}{GGUF_SUFFIX}, and the others likewise",
         )
-    names = [f"{part[1]}-{number + 1:05d}-of-{count:05d}{SUFFIX}" for number in range(count)]
+    names = [f"{part[1]}-{number + 1:05d}-of-{count:05d}{GGUF_SUFFIX}" for number in range(count)]
     # A listing answers for thousands of names at once; a file in a sub-folder is in none.
     present = set(source.names())
     absent = [name for name in names if not (name in present if chosen in present else source.has(name))]

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from kvrelease.errors import DamagedFile, NotFound
-from kvrelease.release.checkpoint import listed
+from kvrelease.printable import listed
 from kvrelease.release.local_source import LocalFile, LocalSource
 from kvrelease.release.read_files import is_read
 from kvrelease.release.small_files import read_bytes, read_text

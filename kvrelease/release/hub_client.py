@@ -30,6 +30,7 @@ from kvrelease.release.hub_reply import (
     translate,
 )
 from kvrelease.release.small_files import MAX_JSON_BYTES
+from kvrelease.release.source import HUB_PREFIX
 from kvrelease.release.workers import pause
 
 _TIMEOUT_S = 30.0
@@ -67,7 +68,7 @@ class HubClient:
             ServiceError: the Hub did not answer properly.
         """
         url = f"{self._endpoint}/api/models/{self.model}/revision/{quote(revision, safe='')}"
-        where = f"hf:{self.model}@{revision}"
+        where = f"{HUB_PREFIX}{self.model}@{revision}"
         data, _ = self._again(lambda: self._small(url, where=where), attempts=_NAME_ATTEMPTS)
         commit = decoded(data, _Commit, where=where).sha
         if not is_commit(commit):
@@ -81,7 +82,7 @@ class HubClient:
             Refused: the model is gated or private.
             ServiceError: the Hub did not answer properly.
         """
-        where = f"hf:{self.model}@{commit}"
+        where = f"{HUB_PREFIX}{self.model}@{commit}"
         url: str | None = f"{self._endpoint}/api/models/{self.model}/tree/{commit}?recursive=True&expand=False"
         entries: list[HubEntry] = []
         for _ in range(_MAX_PAGES):
@@ -141,7 +142,7 @@ class HubClient:
 
     def _fetched(self, url: str, entry: HubEntry, commit: str, offset: int, end: int) -> tuple[bytes, str]:
         """A range, and the address that served it."""
-        where = f"hf:{self.model}@{commit}/{entry.path}"
+        where = f"{HUB_PREFIX}{self.model}@{commit}/{entry.path}"
         with self._get(url, {"Range": f"bytes={offset}-{end - 1}"}, where=where, entry=entry) as response:
             check_range(response, offset, end, size_bytes=entry.size, where=where)
             return body(response, end - offset, where=where), str(response.url)

@@ -64,10 +64,6 @@ class HubEntry(msgspec.Struct, frozen=True, kw_only=True):
         return self.lfs.oid if self.lfs is not None else self.oid
 
 
-class _Commit(msgspec.Struct, frozen=True, kw_only=True):
-    sha: str
-
-
 def check_content_id(response: Any, entry: HubEntry, *, where: str) -> None:
     """The answer must be of the content that the file list names.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from kvrelease.errors import NotFound, UsageError
-from kvrelease.release.checkpoint import listed
+from kvrelease.printable import listed
 from kvrelease.release.hub_cache import (
     MAIN,
     CachedRepository,
@@ -27,9 +27,8 @@ from kvrelease.release.hub_client import HubClient
 from kvrelease.release.hub_reply import HubEntry
 from kvrelease.release.range_reader import RangeReader
 from kvrelease.release.read_files import is_read
-from kvrelease.release.source import TEMPLATE_FOLDER, FileIdentity, Origin, Source
+from kvrelease.release.source import HUB_PREFIX, TEMPLATE_FOLDER, FileIdentity, Origin, Source
 
-PREFIX = "hf:"
 _MODEL = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?\Z", re.ASCII)
 
 
@@ -81,7 +80,7 @@ class HubFile(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def where(self) -> str:
         """The address, with the commit."""
-        return f"{PREFIX}{self.client.model}@{self.commit}/{self.name}"
+        return f"{HUB_PREFIX}{self.client.model}@{self.commit}/{self.name}"
 
     def identity(self) -> FileIdentity:
         """Commit and content id: both name the bytes."""
@@ -120,7 +119,7 @@ class HubSource:
     @property
     def where(self) -> str:
         """The address, with the commit."""
-        return f"{PREFIX}{self._client.model}@{self._commit}"
+        return f"{HUB_PREFIX}{self._client.model}@{self._commit}"
 
     def names(self) -> tuple[str, ...]:
         """Of the files at the top of the repository, and of the templates."""
@@ -145,7 +144,7 @@ def parse_hub_address(address: str, *, single_file_suffixes: tuple[str, ...]) ->
     Raises:
         UsageError: it is not of the form.
     """
-    rest = address.removeprefix(PREFIX).removeprefix("//")
+    rest = address.removeprefix(HUB_PREFIX).removeprefix("//")
     file = None
     if rest.endswith(single_file_suffixes):
         rest, _, file = rest.rpartition("/")
@@ -205,13 +204,13 @@ def _open_offline(address: HubAddress, cached: CachedRepository) -> Source:
     if commit is None or commit not in commits:
         known = f"it has the commits {listed(commits)}" if commits else "it has nothing of that model"
         raise NotFound(
-            f"reading {PREFIX}{address.model}@{address.revision} offline: the cache in {cached.folder.parent} does not "
-            f"have it; {known}",
+            f"reading {HUB_PREFIX}{address.model}@{address.revision} offline: the cache in {cached.folder.parent} does "
+            f"not have it; {known}",
             hint=f"unset HF_HUB_OFFLINE, or run `hf download {address.model} --revision {address.revision}` before",
         )
     if address.file is not None:
         raise UsageError(
-            f"reading {PREFIX}{address.model} offline: one file of it is asked for",
+            f"reading {HUB_PREFIX}{address.model} offline: one file of it is asked for",
             hint=f"give its path: {cached.snapshot(commit) / address.file}",
         )
     warnings = list(_about_revision(address, commit))
@@ -226,7 +225,7 @@ def _open_offline(address: HubAddress, cached: CachedRepository) -> Source:
 
 
 def _pinned(address: HubAddress, commit: str) -> str:
-    return f"{PREFIX}{address.model}@{commit}{f'/{address.file}' if address.file is not None else ''}"
+    return f"{HUB_PREFIX}{address.model}@{commit}{f'/{address.file}' if address.file is not None else ''}"
 
 
 def _about_revision(address: HubAddress, commit: str) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvrelease.release.checkpoint import listed
+from kvrelease.printable import listed
 from kvrelease.release.comparison import TensorChanges
 from kvrelease.release.content import Format
 from kvrelease.release.diff_record import ConfigChange

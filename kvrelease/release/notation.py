@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvrelease.release.checkpoint import listed
+from kvrelease.printable import listed
 from kvrelease.release.fingerprint import Fingerprint
 
 _NEW_NOTATION = "rope_parameters"

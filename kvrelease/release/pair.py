@@ -14,7 +14,7 @@ import msgspec
 from kvrelease.artifacts import JsonObject
 from kvrelease.progress import Progress, silent
 from kvrelease.release.adapter import is_adapter
-from kvrelease.release.address import HUB_PREFIX, open_saved, open_source
+from kvrelease.release.address import open_saved, open_source
 from kvrelease.release.algorithm import FAMILY, family_of
 from kvrelease.release.content import Content, read_content
 from kvrelease.release.details import TextContent
@@ -25,7 +25,7 @@ from kvrelease.release.known_tensors import KnownTensors, known_from_hashes, kno
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
 from kvrelease.release.side_files import split_entries
-from kvrelease.release.source import Source
+from kvrelease.release.source import HUB_PREFIX, Source
 from kvrelease.release.steady import SteadySource
 from kvrelease.release.stored import stored_digest
 from kvrelease.release.text_changes import compare_values

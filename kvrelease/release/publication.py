@@ -7,10 +7,12 @@ import time
 from pathlib import Path
 
 from kvrelease.errors import NotFound, UnsupportedRelease, UsageError
-from kvrelease.release.address import HUB_PREFIX, SINGLE_FILE_SUFFIXES, open_saved, open_source
+from kvrelease.release.address import open_saved, open_source
 from kvrelease.release.check import PUBLISHED_NAME, ReleaseCheck, check_stated
 from kvrelease.release.fingerprint import Fingerprint, load_release
+from kvrelease.release.source import HUB_PREFIX
 from kvrelease.release.stored import read_stored
+from kvrelease.release.weights import WEIGHT_SUFFIXES
 
 
 def read_publication(release: str, *, against: str | None = None) -> Fingerprint:
@@ -65,6 +67,6 @@ def check_by_stated_hashes(published: Fingerprint, release: str) -> ReleaseCheck
 
 def _beside(release: str) -> str:
     """Where a publication of the release would lie."""
-    is_folder = Path(release).is_dir() or not release.endswith(SINGLE_FILE_SUFFIXES)
+    is_folder = Path(release).is_dir() or not release.endswith(WEIGHT_SUFFIXES)
     place = release.rstrip("/") if is_folder else release.rpartition("/")[0]
     return f"{place or '.'}/{PUBLISHED_NAME}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.release.checkpoint import listed
+from kvrelease.printable import listed
 from kvrelease.release.families.llama import LLAMA
 from kvrelease.release.impact import Rule
 from kvrelease.release.quantization import promises_kv_scales

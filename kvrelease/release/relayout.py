@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from kvrelease.release.checkpoint import listed
+from kvrelease.printable import listed
 
 
 class RelaidStatus(enum.StrEnum):

@@ -15,6 +15,7 @@ import msgspec
 
 from kvrelease.errors import DamagedFile, UnsupportedRelease
 from kvrelease.release.source import SourceFile, read_range
+from kvrelease.release.stand_in import refuse_stand_in_for_weights
 from kvrelease.release.weights import StoredTensor, WeightFile
 
 # The reference implementation, and so every engine, refuses headers above this. The most expensive one that we accept,
@@ -85,18 +86,9 @@ def _header_length(head: bytes, where: str, file_bytes: int) -> int:
     first = head[_LENGTH_BYTES : _LENGTH_BYTES + 1]
     if first == b"{" and 2 <= length <= file_bytes - _LENGTH_BYTES:
         return length  # first of all: a length can begin with the magic of another format (896: 80 03, a pickle's)
-    text = head.lstrip().lower()
     if not head:
         raise DamagedFile(f"reading {where}: the file is empty", hint="copy or download it again")
-    if head.startswith(b"version https://git-lfs"):
-        raise DamagedFile(
-            f"reading {where}: it is a Git LFS pointer, not the weights", hint="git lfs pull, then run again"
-        )
-    if text.startswith((b"<!doctype", b"<html", b"<?xml")):
-        raise DamagedFile(
-            f"reading {where}: it is an HTML or XML page, not weights; a download saved an error page",
-            hint="download it again, with credentials if the model is gated",
-        )
+    refuse_stand_in_for_weights(head, where=where)
     if head.startswith(b"GGUF"):
         raise UnsupportedRelease(f"reading {where}: it is a GGUF file, not safetensors")
     if head.startswith(b"PK\x03\x04") or (head[0] == 0x80 and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")):

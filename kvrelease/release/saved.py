@@ -14,7 +14,6 @@ from kvrelease.errors import DamagedFile, InputError
 from kvrelease.release.algorithm import FAMILY, family_of, name_of
 from kvrelease.release.auto_map import names_code
 from kvrelease.release.check import PUBLISHED_NAME
-from kvrelease.release.checkpoint import FileRole
 from kvrelease.release.content import Format
 from kvrelease.release.digests import (
     adapted_kv_digest,
@@ -32,6 +31,7 @@ from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE, ALL_RULE
 from kvrelease.release.mode import Mode
 from kvrelease.release.naming import kv_name
+from kvrelease.release.release_file import FileRole
 
 # What KV depends on; a chat template may be edited beside a published fingerprint.
 _ROLES = frozenset({FileRole.WEIGHTS, FileRole.CONFIG, FileRole.CODE})

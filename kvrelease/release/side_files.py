@@ -18,10 +18,11 @@ from blake3 import blake3
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile, InputError
-from kvrelease.release.checkpoint import listed
+from kvrelease.printable import listed
 from kvrelease.release.quantization import canonical_quantization, is_quantization_file
-from kvrelease.release.small_files import LFS_POINTER, read_json_object
+from kvrelease.release.small_files import read_json_object
 from kvrelease.release.source import Source, SourceFile, read_range
+from kvrelease.release.stand_in import refuse_pointer
 
 # Engines load them, and KV depends on what they say: of images and sound that become inputs, of attention, and (params)
 # of the configuration that vLLM prefers for Mistral's own layout.
@@ -161,11 +162,8 @@ def _hashed(file: SourceFile) -> str:
     hasher, offset = blake3(), 0
     with file.open() as reader:
         while chunk := read_range(reader, offset, _CHUNK_BYTES):
-            if offset == 0 and chunk.startswith(LFS_POINTER):
-                raise DamagedFile(
-                    f"reading {file.where}: it is a Git LFS pointer, not the file itself",
-                    hint="git lfs pull, then run again",
-                )
+            if offset == 0:
+                refuse_pointer(chunk, where=file.where)
             hasher.update(chunk)
             offset += len(chunk)
     return f"blake3:{hasher.hexdigest()}"

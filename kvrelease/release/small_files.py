@@ -8,6 +8,7 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile
 from kvrelease.release.canonical import encode_json
 from kvrelease.release.source import SourceFile, read_range
+from kvrelease.release.stand_in import refuse_pointer
 
 # The largest config.json or index seen is a few MB (an index of 100,000 experts); 64 MiB is far from any real one and
 # still bounds memory.
@@ -16,7 +17,6 @@ MAX_JSON_BYTES = 64 * 1024 * 1024
 MAX_JSON_DEPTH = 64
 
 _BOM = b"\xef\xbb\xbf"
-LFS_POINTER = b"version https://git-lfs"
 
 
 def read_bytes(file: SourceFile, *, limit_bytes: int = MAX_JSON_BYTES) -> bytes:
@@ -35,10 +35,7 @@ def read_bytes(file: SourceFile, *, limit_bytes: int = MAX_JSON_BYTES) -> bytes:
                 f"reading {file.where}: {size_bytes} bytes, more than the {limit_bytes} such a file may have"
             )
         data = bytes(read_range(reader, 0, size_bytes))
-    if data.startswith(LFS_POINTER):
-        raise DamagedFile(
-            f"reading {file.where}: it is a Git LFS pointer, not the file itself", hint="git lfs pull, then run again"
-        )
+    refuse_pointer(data, where=file.where)
     return data.removeprefix(_BOM)
 
 

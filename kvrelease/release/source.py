@@ -14,6 +14,8 @@ import msgspec
 
 # The one sub-folder whose files count beside those of the release itself (tokenizer.py); an index may name others.
 TEMPLATE_FOLDER = "additional_chat_templates"
+# What addresses of models on the Hub begin with.
+HUB_PREFIX = "hf:"
 
 
 class FileIdentity(msgspec.Struct, frozen=True, kw_only=True):

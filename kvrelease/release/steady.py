@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from kvrelease.errors import InputError
-from kvrelease.release.checkpoint import listed
+from kvrelease.printable import listed
 from kvrelease.release.read_files import is_read
 from kvrelease.release.source import FileIdentity, Origin, Source, SourceFile
 from kvrelease.release.weights import WEIGHT_SUFFIXES

@@ -18,8 +18,8 @@ from kvrelease.errors import DamagedFile
 from kvrelease.release.algorithm import GENERATION_ALGORITHM, TEMPLATE_ALGORITHM, TOKENIZER_ALGORITHM
 from kvrelease.release.auto_map import code_elsewhere, names_code, unread_tokenizer
 from kvrelease.release.canonical import digest_of, encode_json
-from kvrelease.release.checkpoint import FileRole, ReleaseFile, release_file
 from kvrelease.release.details import TextContent
+from kvrelease.release.release_file import FileRole, ReleaseFile, release_file
 from kvrelease.release.small_files import MAX_JSON_BYTES, read_json_object, read_text, with_plain_line_ends
 from kvrelease.release.source import TEMPLATE_FOLDER, Source, SourceFile, read_range
 

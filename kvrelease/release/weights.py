@@ -8,8 +8,9 @@ import msgspec
 
 from kvrelease.release.source import FileIdentity, SourceFile
 
-# Of files that hold tensors.
-WEIGHT_SUFFIXES = (".safetensors", ".gguf")
+SAFETENSORS_SUFFIX, GGUF_SUFFIX = ".safetensors", ".gguf"
+# Of files that hold tensors; each can hold a whole model.
+WEIGHT_SUFFIXES = (SAFETENSORS_SUFFIX, GGUF_SUFFIX)
 
 
 class StoredTensor(msgspec.Struct, frozen=True, kw_only=True, gc=False):

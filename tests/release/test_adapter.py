@@ -13,9 +13,9 @@ import pytest
 from kvrelease.errors import DamagedFile, InputError, NotFound, UnsupportedRelease
 from kvrelease.release.adapter import is_adapter, read_adapter
 from kvrelease.release.address import open_source
-from kvrelease.release.checkpoint import FileRole
 from kvrelease.release.fingerprint import load_release
 from kvrelease.release.local_source import open_directory
+from kvrelease.release.release_file import FileRole
 from tests.release import naive
 from tests.release.adapters import RECORDED, AdapterTensors, adapter_json, adapter_tensors, source_of, write_adapter
 from tests.release.builders import hub_cache, write_json, write_release

@@ -9,8 +9,8 @@ from blake3 import blake3
 
 from kvrelease.errors import NotFound, UnsupportedRelease
 from kvrelease.release.address import open_source
-from kvrelease.release.checkpoint import FileRole
 from kvrelease.release.content import Content, Format, read_content
+from kvrelease.release.release_file import FileRole
 from tests.release.adapters import write_adapter
 from tests.release.builders import config_json, tensors, write_json, write_release, write_text_side
 from tests.release.gguf_writer import write_gguf

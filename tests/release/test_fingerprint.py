@@ -16,9 +16,9 @@ from safetensors.numpy import load_file, save_file
 from kvrelease import artifacts
 from kvrelease.errors import DamagedFile, InputError, NotFound, UnsupportedRelease
 from kvrelease.progress import ProgressEvent
-from kvrelease.release.checkpoint import FileRole, ReleaseFile
 from kvrelease.release.fingerprint import Fingerprint, load_release
 from kvrelease.release.mode import Mode
+from kvrelease.release.release_file import FileRole, ReleaseFile
 from kvrelease.release.safetensors import read_safetensors
 from kvrelease.release.sampling import detection_bound
 from tests.release import naive

@@ -11,7 +11,6 @@ import pytest
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile
 from kvrelease.release.canonical import same_value
-from kvrelease.release.checkpoint import FileRole
 from kvrelease.release.diff import diff_fingerprints
 from kvrelease.release.diff_record import KvStatus
 from kvrelease.release.digests import config_digest
@@ -25,6 +24,7 @@ from kvrelease.release.quantization import (
     is_quantized,
     promises_kv_scales,
 )
+from kvrelease.release.release_file import FileRole
 from tests.release.builders import config_json, write_json, write_release
 from tests.release.quantized import CONFIGURATIONS, KV_SCHEME, quantized_config
 

@@ -9,11 +9,11 @@ import pytest
 
 from kvrelease import artifacts
 from kvrelease.errors import DamagedFile, InputError
-from kvrelease.release.checkpoint import FileRole
 from kvrelease.release.diff import diff_fingerprints
 from kvrelease.release.diff_record import KvStatus
 from kvrelease.release.fingerprint import Fingerprint, load_release
 from kvrelease.release.quantization import is_quantized
+from kvrelease.release.release_file import FileRole
 from kvrelease.release.side_files import COUNTED, counts_for_kv, is_known_file
 from tests.release.builders import config_json, write_json, write_release, write_text_side
 

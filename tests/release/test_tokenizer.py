@@ -6,8 +6,8 @@ import pytest
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile
-from kvrelease.release.checkpoint import FileRole
 from kvrelease.release.local_source import open_directory
+from kvrelease.release.release_file import FileRole
 from kvrelease.release.tokenizer import TextSide, read_text_side
 from tests.release.builders import write_json, write_text_side
 
