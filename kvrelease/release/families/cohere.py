@@ -12,7 +12,7 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.release.families.family import Family, Reach
 from kvrelease.release.families.heads import derive_heads
 from kvrelease.release.families.layer_types import derive_layer_types
-from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, GATED_MLP
+from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, QK_NORMS, gated_mlp
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS, HARMLESS_KEYS
 from kvrelease.release.families.rope import DEFAULT_ROPE_THETA, unify_rope
 
@@ -65,10 +65,9 @@ COHERE = Family(
     rule="cohere.1",
     types=_TYPES,
     # One norm for attention and MLP, which are added up.
-    norms={"input_layernorm": Reach.OWN, "self_attn.k_norm": Reach.OWN, "self_attn.q_norm": Reach.NEXT},
-    projections={**ATTENTION, **GATED_MLP},
+    norms={"input_layernorm": Reach.OWN, **QK_NORMS},
+    projections={**ATTENTION, **gated_mlp()},
     fused=FUSED_QUERY,
-    outside={"model.norm.weight": Reach.NOTHING},
     harmless=HARMLESS_KEYS | {"logit_scale"},
     affecting=AFFECTING_KEYS
     | {

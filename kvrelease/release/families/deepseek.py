@@ -11,15 +11,9 @@ for keys that the library does not know).
 from __future__ import annotations
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.release.families.experts import (
-    HARMLESS_OF_EXPERTS,
-    NORMS,
-    gated_mlp,
-    rename_keys,
-    separate_experts,
-    stacked_experts,
-)
+from kvrelease.release.families.experts import HARMLESS_OF_EXPERTS, rename_keys, separate_experts, stacked_experts
 from kvrelease.release.families.family import Family, Reach
+from kvrelease.release.families.parts import NORMS, gated_mlp
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS
 from kvrelease.release.families.rope import unify_rope
 
@@ -124,14 +118,13 @@ DEEPSEEK = Family(
         "self_attn.q_a_proj": Reach.NEXT,
         "self_attn.q_b_proj": Reach.NEXT,
         "self_attn.o_proj": Reach.NEXT,
-        **gated_mlp("mlp"),
+        **gated_mlp(),
         **gated_mlp("mlp.shared_experts"),
         **separate_experts("mlp", "gate_proj", "up_proj", "down_proj", "gate_up_proj"),
         "mlp.gate": Reach.NEXT,
     },
     parameters={**stacked_experts("mlp"), "mlp.gate.e_score_correction_bias": Reach.NEXT},
     fused=frozenset({"self_attn.q_a_proj"}),  # with kv_a_proj_with_mqa
-    outside={"model.norm.weight": Reach.NOTHING},
     # Of the loss; a key of Llama's that nobody reads here; and the sum of two keys that count.
     harmless=HARMLESS_OF_EXPERTS | {"aux_loss_alpha", "seq_aux", "pretraining_tp", "qk_head_dim"},
     # What vLLM, or the code that is published beside the weights, reads beyond the library's keys.

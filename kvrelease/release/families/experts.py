@@ -15,18 +15,6 @@ from kvrelease.release.canonical import same_value
 from kvrelease.release.families.family import Reach
 from kvrelease.release.families.pretrained import HARMLESS_KEYS
 
-# A layer that normalises before attention and before its experts.
-NORMS: Mapping[str, Reach] = {"input_layernorm": Reach.OWN, "post_attention_layernorm": Reach.NEXT}
-ATTENTION: Mapping[str, Reach] = {
-    "self_attn.k_proj": Reach.OWN,
-    "self_attn.v_proj": Reach.OWN,
-    "self_attn.qkv_proj": Reach.OWN,
-    "self_attn.q_proj": Reach.NEXT,
-    "self_attn.o_proj": Reach.NEXT,
-}
-# Engines make one matrix of Q, K and V.
-FUSED_WITH_KV = frozenset({"self_attn.q_proj"})
-
 # The loss that balances experts in training, and whether its terms are returned.
 HARMLESS_OF_EXPERTS = HARMLESS_KEYS | {"output_router_logits", "router_aux_loss_coef"}
 
@@ -34,11 +22,6 @@ HARMLESS_OF_EXPERTS = HARMLESS_KEYS | {"output_router_logits", "router_aux_loss_
 _OF_STACKS = ("", "_bias", "_blocks", "_scales", "_scale_inv", "_activation_scale")
 # Where the stack is a module: Quark.
 _OF_STACKED_MODULES = (".weight", ".bias", ".weight_scale", ".input_scale")
-
-
-def gated_mlp(block: str) -> dict[str, Reach]:
-    """The projections of a gated MLP: the one of a dense layer, or one that serves every token beside the experts."""
-    return {f"{block}.{name}": Reach.NEXT for name in ("gate_proj", "up_proj", "down_proj", "gate_up_proj")}
 
 
 def separate_experts(block: str, *names: str) -> dict[str, Reach]:

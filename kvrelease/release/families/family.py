@@ -67,7 +67,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
             checkpoint they touch their own layer's KV.
         embeddings: names of the input embeddings, without `.weight`.
         outputs: names of the output layer, without `.weight`.
-        outside: whole names of other tensors outside the layers → reach.
+        outside: whole names of other tensors outside the layers → reach; the last norm, unless told.
         harmless: canonical keys that KV does not depend on.
         affecting: canonical keys beyond the defaults' that are known to count.
         notation: makes one notation of several, in place, before absent keys are filled in; the list takes warnings.
@@ -85,7 +85,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     fused: frozenset[str] = frozenset()
     embeddings: frozenset[str] = frozenset({"model.embed_tokens"})
     outputs: frozenset[str] = frozenset({"lm_head"})
-    outside: Mapping[str, Reach]
+    outside: Mapping[str, Reach] = msgspec.field(default_factory=lambda: {"model.norm.weight": Reach.NOTHING})
     harmless: frozenset[str]
     affecting: frozenset[str] = frozenset()
     notation: Callable[[JsonObject, list[str]], None] = unify_rope

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from kvrelease.artifacts import JsonObject
 from kvrelease.release.families.family import Family, Reach
 from kvrelease.release.families.layer_types import every_nth_is_full
-from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, GATED_MLP
+from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, SANDWICH_NORMS, gated_mlp
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS, HARMLESS_KEYS
 
 _COMMON: JsonObject = {
@@ -79,12 +79,10 @@ GEMMA = Family(
     norms={
         "input_layernorm": Reach.OWN,
         "post_attention_layernorm": Reach.NEXT,
-        "pre_feedforward_layernorm": Reach.NEXT,
-        "post_feedforward_layernorm": Reach.NEXT,
+        **SANDWICH_NORMS,
     },
-    projections={**ATTENTION, **GATED_MLP},
+    projections={**ATTENTION, **gated_mlp()},
     fused=FUSED_QUERY,
-    outside={"model.norm.weight": Reach.NOTHING},
     harmless=HARMLESS_KEYS | {"final_logit_softcapping"},
     affecting=AFFECTING_KEYS | {"cache_implementation", "hidden_act", "hidden_activation", "sliding_window_size"},
     derive=_derive,

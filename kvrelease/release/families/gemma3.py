@@ -13,7 +13,7 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.release.families.family import Family, Reach
 from kvrelease.release.families.gemma import refuse_both_ways
 from kvrelease.release.families.layer_types import derive_layer_types
-from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, GATED_MLP
+from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, QK_NORMS, SANDWICH_NORMS, gated_mlp
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS, HARMLESS_KEYS
 from kvrelease.release.families.rope import unify_layered_rope
 
@@ -67,15 +67,12 @@ GEMMA3 = Family(
     types=_TYPES,
     norms={
         "input_layernorm": Reach.OWN,
-        "self_attn.k_norm": Reach.OWN,
-        "self_attn.q_norm": Reach.NEXT,
+        **QK_NORMS,
         "post_attention_layernorm": Reach.NEXT,
-        "pre_feedforward_layernorm": Reach.NEXT,
-        "post_feedforward_layernorm": Reach.NEXT,
+        **SANDWICH_NORMS,
     },
-    projections={**ATTENTION, **GATED_MLP},
+    projections={**ATTENTION, **gated_mlp()},
     fused=FUSED_QUERY,
-    outside={"model.norm.weight": Reach.NOTHING},
     harmless=HARMLESS_KEYS | {"final_logit_softcapping"},
     affecting=AFFECTING_KEYS | {"cache_implementation", "hidden_act", "rope_local_base_freq", "sliding_window_pattern"},
     notation=_notation,

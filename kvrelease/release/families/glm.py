@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from kvrelease.artifacts import JsonObject
 from kvrelease.release.families.family import Family, Reach
 from kvrelease.release.families.heads import derive_heads
-from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, GATED_MLP
+from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, gated_mlp
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS, HARMLESS_KEYS
 from kvrelease.release.families.rope import unify_rope
 
@@ -56,9 +56,8 @@ GLM = Family(
         "post_attention_layernorm": Reach.NEXT,
         "post_mlp_layernorm": Reach.NEXT,
     },
-    projections={**ATTENTION, **GATED_MLP},
+    projections={**ATTENTION, **gated_mlp()},
     fused=FUSED_QUERY,
-    outside={"model.norm.weight": Reach.NOTHING},
     harmless=HARMLESS_KEYS,
     affecting=AFFECTING_KEYS | {"partial_rotary_factor"},
     notation=_notation,

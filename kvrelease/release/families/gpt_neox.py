@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.release.families.family import Family, Reach
+from kvrelease.release.families.parts import NORMS
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS, HARMLESS_KEYS
 from kvrelease.release.families.rope import unify_rope
 
@@ -51,7 +52,7 @@ GPT_NEOX = Family(
     types=_TYPES,
     stems=("gpt_neox.layers",),
     # With a parallel residual the second norm reads the layer's input, without one what attention made of it.
-    norms={"input_layernorm": Reach.OWN, "post_attention_layernorm": Reach.NEXT},
+    norms=NORMS,
     projections={
         "attention.query_key_value": Reach.OWN,
         "attention.dense": Reach.NEXT,

@@ -8,17 +8,10 @@ vllm 0.32.0, model_executor/models/gpt_oss.py (`hf_to_vllm_mapper`).
 from __future__ import annotations
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.release.families.experts import (
-    ATTENTION,
-    FUSED_WITH_KV,
-    HARMLESS_OF_EXPERTS,
-    NORMS,
-    rename_keys,
-    separate_experts,
-    stacked_experts,
-)
+from kvrelease.release.families.experts import HARMLESS_OF_EXPERTS, rename_keys, separate_experts, stacked_experts
 from kvrelease.release.families.family import Family, Reach
 from kvrelease.release.families.heads import MAX_LAYERS, derive_heads
+from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, NORMS
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS
 from kvrelease.release.families.rope import unify_rope
 
@@ -85,8 +78,7 @@ GPT_OSS = Family(
         "mlp.router": Reach.NEXT,
     },
     parameters={**stacked_experts("mlp"), "self_attn.sinks": Reach.NEXT},
-    fused=FUSED_WITH_KV,
-    outside={"model.norm.weight": Reach.NOTHING},
+    fused=FUSED_QUERY,
     harmless=HARMLESS_OF_EXPERTS,
     affecting=AFFECTING_KEYS | {"experts_per_token", "initial_context_length"},  # published beside the keys that count
     notation=_unify,

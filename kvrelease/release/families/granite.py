@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.release.families.family import Family, Reach
+from kvrelease.release.families.family import Family
 from kvrelease.release.families.heads import derive_heads
-from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, GATED_MLP
+from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, NORMS, gated_mlp
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS, HARMLESS_KEYS
 
 _TYPES: Mapping[str, JsonObject] = {
@@ -46,10 +46,9 @@ _TYPES: Mapping[str, JsonObject] = {
 GRANITE = Family(
     rule="granite.1",
     types=_TYPES,
-    norms={"input_layernorm": Reach.OWN, "post_attention_layernorm": Reach.NEXT},
-    projections={**ATTENTION, **GATED_MLP},
+    norms=NORMS,
+    projections={**ATTENTION, **gated_mlp()},
     fused=FUSED_QUERY,
-    outside={"model.norm.weight": Reach.NOTHING},
     harmless=HARMLESS_KEYS | {"logits_scaling"},
     affecting=AFFECTING_KEYS,
     derive=derive_heads,

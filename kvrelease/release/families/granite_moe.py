@@ -7,16 +7,10 @@ model_executor/models/granitemoe.py (`hf_to_vllm_mapper`).
 
 from __future__ import annotations
 
-from kvrelease.release.families.experts import (
-    ATTENTION,
-    FUSED_WITH_KV,
-    HARMLESS_OF_EXPERTS,
-    NORMS,
-    separate_experts,
-    stacked_experts,
-)
+from kvrelease.release.families.experts import HARMLESS_OF_EXPERTS, separate_experts, stacked_experts
 from kvrelease.release.families.family import Family, Reach
 from kvrelease.release.families.heads import derive_heads
+from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, NORMS
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS
 
 GRANITE_MOE = Family(
@@ -63,8 +57,7 @@ GRANITE_MOE = Family(
         **separate_experts("block_sparse_moe", "w1", "w2", "w3", "gate_proj", "up_proj", "down_proj"),
     },
     parameters=stacked_experts("block_sparse_moe"),
-    fused=FUSED_WITH_KV,
-    outside={"model.norm.weight": Reach.NOTHING},
+    fused=FUSED_QUERY,
     harmless=HARMLESS_OF_EXPERTS | {"logits_scaling"},  # behind the last layer
     affecting=AFFECTING_KEYS,
     derive=derive_heads,

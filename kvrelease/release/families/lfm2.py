@@ -12,9 +12,10 @@ import functools
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.release.canonical import same_value
-from kvrelease.release.families.experts import FUSED_WITH_KV, rename_keys
+from kvrelease.release.families.experts import rename_keys
 from kvrelease.release.families.family import Family, Reach
 from kvrelease.release.families.heads import MAX_LAYERS, derive_heads
+from kvrelease.release.families.parts import FUSED_QUERY
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS, HARMLESS_KEYS
 from kvrelease.release.families.rope import unify_rope
 
@@ -102,7 +103,7 @@ LFM2 = Family(
         "feed_forward.w2": Reach.NEXT,
         "feed_forward.w3": Reach.NEXT,
     },
-    fused=FUSED_WITH_KV,
+    fused=FUSED_QUERY,
     outside={"model.embedding_norm.weight": Reach.NOTHING},  # the last norm, whatever its name says
     harmless=HARMLESS_KEYS,
     # What vLLM reads, and what is published besides.

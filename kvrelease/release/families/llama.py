@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from kvrelease.artifacts import JsonObject
 from kvrelease.release.families.family import Family, Reach
 from kvrelease.release.families.heads import derive_heads_and_windows
+from kvrelease.release.families.parts import ATTENTION, QK_NORMS, gated_mlp
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS, HARMLESS_KEYS
 
 _COMMON_DEFAULTS: JsonObject = {
@@ -76,27 +77,14 @@ LLAMA = Family(
     types=_TYPES,
     norms={
         "input_layernorm": Reach.OWN,
-        "self_attn.k_norm": Reach.OWN,
-        "self_attn.q_norm": Reach.NEXT,
+        **QK_NORMS,
         "post_attention_layernorm": Reach.NEXT,
     },
-    projections={
-        "self_attn.k_proj": Reach.OWN,
-        "self_attn.v_proj": Reach.OWN,
-        "self_attn.qkv_proj": Reach.OWN,
-        "self_attn.kv_proj": Reach.OWN,
-        "self_attn.q_proj": Reach.NEXT,
-        "self_attn.o_proj": Reach.NEXT,
-        "mlp.gate_proj": Reach.NEXT,
-        "mlp.up_proj": Reach.NEXT,
-        "mlp.down_proj": Reach.NEXT,
-        "mlp.gate_up_proj": Reach.NEXT,
-    },
+    projections={**ATTENTION, "self_attn.kv_proj": Reach.OWN, **gated_mlp()},
     # Which engines compute, and load from no file.
     parameters={"self_attn.rotary_emb.inv_freq": Reach.NOTHING},
     # q_norm too: `llama.1` says so, and is frozen.
     fused=frozenset({"self_attn.q_proj", "self_attn.q_norm"}),
-    outside={"model.norm.weight": Reach.NOTHING},
     harmless=HARMLESS_KEYS,
     affecting=AFFECTING_KEYS | {"is_llama_config", "rope_interleaved", "use_mrope"},
     derive=derive_heads_and_windows,

@@ -8,17 +8,10 @@ model_executor/models/mixtral.py (`hf_to_vllm_mapper`).
 from __future__ import annotations
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.release.families.experts import (
-    ATTENTION,
-    FUSED_WITH_KV,
-    HARMLESS_OF_EXPERTS,
-    NORMS,
-    rename_keys,
-    separate_experts,
-    stacked_experts,
-)
+from kvrelease.release.families.experts import HARMLESS_OF_EXPERTS, rename_keys, separate_experts, stacked_experts
 from kvrelease.release.families.family import Family, Reach
 from kvrelease.release.families.heads import derive_heads
+from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, NORMS
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS
 from kvrelease.release.families.rope import unify_rope
 
@@ -75,8 +68,7 @@ MIXTRAL = Family(
         },
     },
     parameters={name: reach for block in _BLOCKS for name, reach in stacked_experts(block).items()},
-    fused=FUSED_WITH_KV,
-    outside={"model.norm.weight": Reach.NOTHING},
+    fused=FUSED_QUERY,
     harmless=HARMLESS_OF_EXPERTS | {"router_jitter_noise"},  # in training only
     affecting=AFFECTING_KEYS,
     notation=_unify,

@@ -13,7 +13,7 @@ from kvrelease.release.canonical import same_value
 from kvrelease.release.families.family import Family, Reach
 from kvrelease.release.families.heads import derive_heads
 from kvrelease.release.families.layer_types import every_nth_is_full
-from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, GATED_MLP
+from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, QK_NORMS, gated_mlp
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS, HARMLESS_KEYS
 from kvrelease.release.families.rope import unify_layered_rope, unify_rope
 
@@ -65,14 +65,12 @@ OLMO = Family(
     types=_TYPES,
     # No norm before attention: K and V are made of the layer's input itself.
     norms={
-        "self_attn.k_norm": Reach.OWN,
-        "self_attn.q_norm": Reach.NEXT,
+        **QK_NORMS,
         "post_attention_layernorm": Reach.NEXT,
         "post_feedforward_layernorm": Reach.NEXT,
     },
-    projections={**ATTENTION, **GATED_MLP},
+    projections={**ATTENTION, **gated_mlp()},
     fused=FUSED_QUERY,
-    outside={"model.norm.weight": Reach.NOTHING},
     harmless=HARMLESS_KEYS,
     affecting=AFFECTING_KEYS,
     notation=_notation,

@@ -7,17 +7,10 @@ configuration_olmoe.py; vllm 0.32.0, model_executor/models/olmoe.py.
 from __future__ import annotations
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.release.families.experts import (
-    ATTENTION,
-    FUSED_WITH_KV,
-    HARMLESS_OF_EXPERTS,
-    NORMS,
-    rename_keys,
-    separate_experts,
-    stacked_experts,
-)
+from kvrelease.release.families.experts import HARMLESS_OF_EXPERTS, rename_keys, separate_experts, stacked_experts
 from kvrelease.release.families.family import Family, Reach
 from kvrelease.release.families.heads import derive_heads
+from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, NORMS, QK_NORMS
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS
 from kvrelease.release.families.rope import unify_rope
 
@@ -58,15 +51,14 @@ OLMOE = Family(
             "vocab_size": 50304,
         }
     },
-    norms={**NORMS, "self_attn.k_norm": Reach.OWN, "self_attn.q_norm": Reach.NEXT},
+    norms={**NORMS, **QK_NORMS},
     projections={
         **ATTENTION,
         **separate_experts("mlp", "gate_proj", "up_proj", "down_proj", "gate_up_proj"),
         "mlp.gate": Reach.NEXT,
     },
     parameters=stacked_experts("mlp"),
-    fused=FUSED_WITH_KV,
-    outside={"model.norm.weight": Reach.NOTHING},
+    fused=FUSED_QUERY,
     harmless=HARMLESS_OF_EXPERTS,
     affecting=AFFECTING_KEYS,
     notation=_unify,

@@ -12,17 +12,14 @@ from __future__ import annotations
 from kvrelease.artifacts import JsonObject
 from kvrelease.release.canonical import same_value
 from kvrelease.release.families.experts import (
-    ATTENTION,
-    FUSED_WITH_KV,
     HARMLESS_OF_EXPERTS,
-    NORMS,
     default_rotary_part,
-    gated_mlp,
     separate_experts,
     stacked_experts,
 )
 from kvrelease.release.families.family import Family, Reach
 from kvrelease.release.families.heads import MAX_LAYERS
+from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, NORMS, QK_NORMS, gated_mlp
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS
 from kvrelease.release.families.rope import unify_rope
 
@@ -91,8 +88,7 @@ QWEN3_NEXT = Family(
     },
     norms={
         **NORMS,
-        "self_attn.k_norm": Reach.OWN,
-        "self_attn.q_norm": Reach.NEXT,
+        **QK_NORMS,
         "linear_attn.norm": Reach.NEXT,
         "linear_attn.conv1d": Reach.OWN,  # no norm, but never quantised either
     },
@@ -101,7 +97,7 @@ QWEN3_NEXT = Family(
         "linear_attn.in_proj_qkvz": Reach.OWN,
         "linear_attn.in_proj_ba": Reach.OWN,
         "linear_attn.out_proj": Reach.NEXT,
-        **gated_mlp("mlp"),
+        **gated_mlp(),
         **gated_mlp("mlp.shared_expert"),
         **separate_experts("mlp", "gate_proj", "up_proj", "down_proj", "gate_up_proj"),
         "mlp.gate": Reach.NEXT,
@@ -112,8 +108,7 @@ QWEN3_NEXT = Family(
         "linear_attn.A_log": Reach.OWN,
         "linear_attn.dt_bias": Reach.OWN,
     },
-    fused=FUSED_WITH_KV,
-    outside={"model.norm.weight": Reach.NOTHING},
+    fused=FUSED_QUERY,
     harmless=HARMLESS_OF_EXPERTS,
     affecting=AFFECTING_KEYS | {"full_attention_interval", "use_sliding_window"},
     notation=_unify,

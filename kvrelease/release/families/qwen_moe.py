@@ -8,18 +8,10 @@ model_executor/models/{qwen2_moe,qwen3_moe}.py.
 from __future__ import annotations
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.release.families.experts import (
-    ATTENTION,
-    FUSED_WITH_KV,
-    HARMLESS_OF_EXPERTS,
-    NORMS,
-    gated_mlp,
-    rename_keys,
-    separate_experts,
-    stacked_experts,
-)
+from kvrelease.release.families.experts import HARMLESS_OF_EXPERTS, rename_keys, separate_experts, stacked_experts
 from kvrelease.release.families.family import Family, Reach
 from kvrelease.release.families.heads import MAX_LAYERS, derive_heads
+from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, NORMS, QK_NORMS, gated_mlp
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS
 from kvrelease.release.families.rope import unify_rope
 
@@ -100,18 +92,17 @@ QWEN_MOE = Family(
             "num_local_experts": 128,
         },
     },
-    norms={**NORMS, "self_attn.k_norm": Reach.OWN, "self_attn.q_norm": Reach.NEXT},
+    norms={**NORMS, **QK_NORMS},
     projections={
         **ATTENTION,
-        **gated_mlp("mlp"),
+        **gated_mlp(),
         **gated_mlp("mlp.shared_expert"),
         **separate_experts("mlp", "gate_proj", "up_proj", "down_proj", "gate_up_proj"),
         "mlp.gate": Reach.NEXT,
         "mlp.shared_expert_gate": Reach.NEXT,
     },
     parameters=stacked_experts("mlp"),
-    fused=FUSED_WITH_KV,
-    outside={"model.norm.weight": Reach.NOTHING},
+    fused=FUSED_QUERY,
     harmless=HARMLESS_OF_EXPERTS,
     affecting=AFFECTING_KEYS | {"max_window_layers"},
     notation=_unify,

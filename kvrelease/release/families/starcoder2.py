@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from kvrelease.artifacts import JsonObject
 from kvrelease.release.families.family import Family, Reach
 from kvrelease.release.families.heads import derive_heads
-from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY
+from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, NORMS
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS, HARMLESS_KEYS
 
 _TYPES: Mapping[str, JsonObject] = {
@@ -45,7 +45,7 @@ _TYPES: Mapping[str, JsonObject] = {
 STARCODER2 = Family(
     rule="starcoder2.1",
     types=_TYPES,
-    norms={"input_layernorm": Reach.OWN, "post_attention_layernorm": Reach.NEXT},
+    norms=NORMS,
     projections={**ATTENTION, "mlp.c_fc": Reach.NEXT, "mlp.c_proj": Reach.NEXT},
     fused=FUSED_QUERY,
     outside={"model.norm.weight": Reach.NOTHING, "model.norm.bias": Reach.NOTHING},
