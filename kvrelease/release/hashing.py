@@ -6,24 +6,21 @@ it. Source: docs/fingerprint.md, which fixes the encoding to the byte.
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import os
-import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from blake3 import blake3
 
-from kvrelease.errors import DamagedFile, InputError
-from kvrelease.progress import Progress, ProgressEvent, silent
+from kvrelease.errors import DamagedFile
+from kvrelease.progress import Progress, silent
 from kvrelease.release.algorithm import PAYLOAD_PURPOSE
 from kvrelease.release.canonical import frame
+from kvrelease.release.open_files import OpenFiles, require_unchanged
+from kvrelease.release.parallel import Advance, run_in_threads
 from kvrelease.release.sampling import BLOCK_BYTES, sampler_of
-from kvrelease.release.source import FileIdentity, Reader
+from kvrelease.release.source import Reader
 from kvrelease.release.weights import StoredTensor, WeightFile
-from kvrelease.release.workers import require_wanted, run_workers
 
 _GLANCE_BYTES = 64  # enough to tell nearly every chunk from one of zeros without a copy
 # A few threads saturate a local disk; more only help network file systems, and --jobs can ask for them.
@@ -80,119 +77,37 @@ def hash_tensors(
         ServiceError: the store did not answer properly.
     """
     tensors = [(number, tensor) for number, file in enumerate(files) for tensor in file.tensors]
-    total_bytes = sum(tensor.size_bytes for _, tensor in tensors)
-    done_bytes = 0
-    lock = threading.Lock()
+    largest = [max((tensor.size_bytes for tensor in file.tensors), default=0) for file in files]
+    # One file after the other: what nobody reads now is the last one, or done.
+    with OpenFiles(files, most_idle=1) as open_files:
 
-    def advance(count: int) -> None:
-        nonlocal done_bytes
-        require_wanted()
-        with lock:
-            done_bytes += count
-            progress(ProgressEvent(stage="hashing", done=done_bytes, total=total_bytes, unit="bytes"))
+        def worker(advance: Advance) -> Callable[[tuple[int, StoredTensor]], Payload]:
+            buffer = bytearray()
 
-    order = deque(_order([file.tensors for file in files]))
-    found: dict[int, Payload] = {}
+            def hash_one(numbered: tuple[int, StoredTensor]) -> Payload:
+                nonlocal buffer
+                number, tensor = numbered
+                with open_files.reader(files[number].file.where) as reader:
+                    chunk_bytes = reader.chunk_bytes // BLOCK_BYTES * BLOCK_BYTES  # so that no sample lies in two
+                    if len(buffer) != chunk_bytes:
+                        buffer = bytearray(chunk_bytes)
+                    return _hash_one(reader, tensor, buffer, advance)
 
-    def hash_some() -> None:
-        buffer = bytearray()
-        while True:
-            try:
-                index = order.popleft()
-            except IndexError:  # all are taken
-                return
-            number, tensor = tensors[index]
-            with open_files.reader(number) as reader:
-                chunk_bytes = reader.chunk_bytes // BLOCK_BYTES * BLOCK_BYTES  # so that no sample lies in two
-                if len(buffer) != chunk_bytes:
-                    buffer = bytearray(chunk_bytes)
-                found[index] = _hash_one(reader, tensor, buffer, advance)
+            return hash_one
 
-    with contextlib.closing(_OpenFiles(files)) as open_files:
-        run_workers(hash_some, count=min(jobs, len(tensors)))
-    for file in files:
-        require_unchanged(file, file.file.identity())
-    return tuple(found[index] for index in range(len(tensors)))
-
-
-def _order(files: Sequence[Sequence[StoredTensor]]) -> list[int]:
-    """Indices of all tensors, in the order in which they are hashed.
-
-    File by file, so that few are open at a time. Largest first: a big embedding started last would leave the other
-    threads idle at the end.
-    """
-    begins = list(itertools.accumulate((len(tensors) for tensors in files), initial=0))
-    by_file = [sorted(enumerate(tensors, begin), key=_size) for begin, tensors in zip(begins, files, strict=False)]
-    return [index for tensors in sorted(filter(None, by_file), key=lambda one: _size(one[0])) for index, _ in tensors]
-
-
-def _size(numbered: tuple[int, StoredTensor]) -> int:
-    return -numbered[1].size_bytes
-
-
-class _OpenFiles:
-    """Files, each open from the first use of one of its tensors to the last."""
-
-    def __init__(self, files: Sequence[WeightFile]) -> None:
-        self._files = files
-        self._left = [len(file.tensors) for file in files]
-        self._locks = [threading.Lock() for _ in files]
-        self._open: dict[int, tuple[contextlib.ExitStack, Reader]] = {}
-
-    @contextlib.contextmanager
-    def reader(self, number: int) -> Iterator[Reader]:
-        """A file, for one of its tensors.
-
-        Raises:
-            InputError: it cannot be read, or changed since its header was read.
-            ServiceError: the store did not answer properly.
-        """
-        with self._locks[number]:
-            if number not in self._open:
-                with contextlib.ExitStack() as stack:
-                    reader = stack.enter_context(self._files[number].file.open())
-                    require_unchanged(self._files[number], reader.identity)
-                    self._open[number] = stack.pop_all(), reader
-            _, reader = self._open[number]
-        yield reader
-        with self._locks[number]:
-            self._left[number] -= 1
-            if self._left[number] == 0:
-                self._open.pop(number)[0].close()
-
-    def close(self) -> None:
-        """Closes what an error left open."""
-        while self._open:
-            _, (stack, _) = self._open.popitem()
-            stack.close()
-
-
-@contextlib.contextmanager
-def opened(file: WeightFile) -> Iterator[Reader]:
-    """A file, open; on leaving without an error, proof that it did not change meanwhile.
-
-    Raises:
-        InputError: it cannot be read, or changed since its header was read.
-        ServiceError: the store did not answer properly.
-    """
-    with file.file.open() as reader:
-        require_unchanged(file, reader.identity)
-        yield reader
-        require_unchanged(file, file.file.identity())
-
-
-def require_unchanged(file: WeightFile, now: FileIdentity) -> None:
-    """Checks a file against what it was when its header was read.
-
-    Raises:
-        InputError: it is another one.
-    """
-    if now != file.identity:
-        raise InputError(
-            f"reading {file.file.where}: the file changed while it was read, so its digest would belong to no version "
-            "of it",
-            hint="wait until the copy or download has finished, and run again",
+        payloads = run_in_threads(
+            tensors,
+            worker,
+            size_of=lambda numbered: (largest[numbered[0]], -numbered[0], numbered[1].size_bytes),
+            jobs=jobs,
+            stage="hashing",
+            total_bytes=sum(tensor.size_bytes for _, tensor in tensors),
+            progress=progress,
         )
+    for file in files:
+        if not file.tensors:  # never opened
+            require_unchanged(file, file.file.identity())
+    return tuple(payloads)
 
 
 def _hash_one(reader: Reader, tensor: StoredTensor, buffer: bytearray, advance: Callable[[int], None]) -> Payload:

@@ -1,4 +1,4 @@
-"""Weight files that are opened when one of their tensors is read, a bounded number of them at a time."""
+"""Weight files, open while they are read, with proof that nobody changed them meanwhile."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import contextlib
 import threading
 from collections.abc import Collection, Iterator, Sequence
 
-from kvrelease.release.hashing import require_unchanged
-from kvrelease.release.source import Reader
+from kvrelease.errors import InputError
+from kvrelease.release.source import FileIdentity, Reader
 from kvrelease.release.weights import WeightFile
 
 # Open although nobody reads them now; a large release has hundreds of files, and a process may have few open.
@@ -15,9 +15,13 @@ MOST_IDLE = 16
 
 
 class OpenFiles:
-    """The files of one release, for several threads at once; on leaving without an error, proof that none changed."""
+    """The files of one release, for several threads at once; on leaving without an error, proof that none changed.
 
-    def __init__(self, files: Sequence[WeightFile]) -> None:
+    Each is opened when one of its tensors is read, and a bounded number stays open.
+    """
+
+    def __init__(self, files: Sequence[WeightFile], *, most_idle: int = MOST_IDLE) -> None:
+        self._most_idle = most_idle
         self._files = {file.file.where: file for file in files}
         self._lock = threading.Lock()
         self._open: dict[str, tuple[contextlib.ExitStack, Reader]] = {}  # least recently used first
@@ -45,10 +49,16 @@ class OpenFiles:
             ServiceError: the store did not answer properly.
         """
         with contextlib.ExitStack() as stack:
-            yield {where: stack.enter_context(self._reader(where)) for where in sorted(places)}
+            yield {where: stack.enter_context(self.reader(where)) for where in sorted(places)}
 
     @contextlib.contextmanager
-    def _reader(self, where: str) -> Iterator[Reader]:
+    def reader(self, where: str) -> Iterator[Reader]:
+        """The file of that name (`StoredTensor.where`), open until the end of the block.
+
+        Raises:
+            InputError: it cannot be read, or changed since its header was read.
+            ServiceError: the store did not answer properly.
+        """
         with self._lock:
             if where in self._open:
                 self._open[where] = self._open.pop(where)
@@ -73,6 +83,34 @@ class OpenFiles:
 
     def _close_idle(self) -> None:
         idle = [where for where in self._open if not self._users[where]]
-        for where in idle[: max(len(idle) - MOST_IDLE, 0)]:
+        for where in idle[: max(len(idle) - self._most_idle, 0)]:
             stack, _ = self._open.pop(where)
             stack.close()
+
+
+@contextlib.contextmanager
+def opened(file: WeightFile) -> Iterator[Reader]:
+    """A file, open; on leaving without an error, proof that it did not change meanwhile.
+
+    Raises:
+        InputError: it cannot be read, or changed since its header was read.
+        ServiceError: the store did not answer properly.
+    """
+    with file.file.open() as reader:
+        require_unchanged(file, reader.identity)
+        yield reader
+        require_unchanged(file, file.file.identity())
+
+
+def require_unchanged(file: WeightFile, now: FileIdentity) -> None:
+    """Checks a file against what it was when its header was read.
+
+    Raises:
+        InputError: it is another one.
+    """
+    if now != file.identity:
+        raise InputError(
+            f"reading {file.file.where}: the file changed while it was read, so its digest would belong to no version "
+            "of it",
+            hint="wait until the copy or download has finished, and run again",
+        )

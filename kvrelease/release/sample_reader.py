@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from kvrelease.progress import Progress, ProgressEvent, silent
-from kvrelease.release.hashing import fill, opened
+from kvrelease.release.hashing import fill
+from kvrelease.release.open_files import opened
+from kvrelease.release.parallel import share_out
 from kvrelease.release.sampling import BLOCK_BYTES, WHOLE_BYTES, sampler_of
 from kvrelease.release.source import Reader
 from kvrelease.release.weights import StoredTensor, WeightFile
-from kvrelease.release.workers import require_wanted, run_workers
 
 # Small tensors that lie side by side (norms, scales) are read in one go, up to so many bytes.
 _RUN_BYTES = 256 * 1024
@@ -57,24 +57,9 @@ def sample_tensors(
         digests += read(file)
         is_slow = time.perf_counter() - started > slow_s * len(file.tensors)
         if is_slow and jobs > 1 and index + 1 < len(files):
-            return (*digests, *_in_threads(read, files[index + 1 :], jobs=jobs))
+            others = share_out(files[index + 1 :], lambda: read, jobs=jobs)
+            return (*digests, *itertools.chain.from_iterable(others))
     return tuple(digests)
-
-
-def _in_threads(read: Callable[[WeightFile], list[str]], files: Sequence[WeightFile], *, jobs: int) -> list[str]:
-    order, found = deque(enumerate(files)), dict[int, list[str]]()
-
-    def read_some() -> None:
-        while True:
-            require_wanted()
-            try:
-                number, file = order.popleft()
-            except IndexError:  # all are taken
-                return
-            found[number] = read(file)
-
-    run_workers(read_some, count=min(jobs, len(files)))
-    return [digest for number in range(len(files)) for digest in found[number]]
 
 
 def sample_file(file: WeightFile, reader: Reader) -> list[str]:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from kvrelease.progress import Progress
-from kvrelease.release.hashing import Payload, hash_tensors, require_unchanged
+from kvrelease.release.hashing import Payload, hash_tensors
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
+from kvrelease.release.open_files import require_unchanged
 from kvrelease.release.sample_reader import sample_tensors
 from kvrelease.release.weights import WeightFile
 
