@@ -37,27 +37,6 @@ _ALONE = Rule(
 )
 
 
-def fingerprint_adapter(
-    source: Source,
-    *,
-    memo: Memo | None = None,
-    jobs: int | None = None,
-    name: str | None = None,
-    version: str | None = None,
-    progress: Progress = silent,
-) -> Fingerprint:
-    """The fingerprint of an adapter alone: that of `fingerprint_adapter_with_text`.
-
-    Raises:
-        InputError: as there.
-        ServiceError: the store did not answer properly.
-    """
-    found, _ = fingerprint_adapter_with_text(
-        source, memo=memo, jobs=jobs, name=name, version=version, progress=progress
-    )
-    return found
-
-
 def fingerprint_adapter_with_text(
     source: Source,
     *,

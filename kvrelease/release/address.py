@@ -55,6 +55,11 @@ def open_source(what: str | Path) -> Source:
     return open_single_file(path)
 
 
+def is_elsewhere(what: str | Path) -> bool:
+    """Whether an address names a place beyond this machine's file systems."""
+    return str(what).startswith(HUB_PREFIX) or "://" in str(what)
+
+
 def require_named(what: str | Path) -> None:
     """Refuses an empty address, which a path library would take for the working directory.
 

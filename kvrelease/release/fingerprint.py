@@ -241,40 +241,6 @@ def require_kv_name(found: Fingerprint) -> str:
     raise InputError(f"naming the KV of {found.release.source}: {why}", hint=hint)
 
 
-def fingerprint_source(
-    source: Source,
-    *,
-    mode: Mode = Mode.FULL,
-    memo: Memo | None = None,
-    jobs: int | None = None,
-    name: str | None = None,
-    version: str | None = None,
-    progress: Progress = silent,
-) -> Fingerprint:
-    """The fingerprint of a release, wherever its files lie.
-
-    Args:
-        source: of its files.
-        mode: how much of the tensors is read.
-        memo: of earlier runs; None to hash everything, and to remember nothing.
-        jobs: threads to read with; None for as many as are worthwhile here.
-        name: of the release; None for the source's own.
-        version: the operator's label; None for the source's own.
-        progress: called while hashing.
-
-    Raises:
-        NotFound: no weights, absent shards, or no config.json in a directory.
-        DamagedFile: a file is not what it claims.
-        UnsupportedRelease: nothing that can be fingerprinted.
-        InputError: a file cannot be read, or changed meanwhile.
-        ServiceError: the store did not answer properly.
-    """
-    found, _ = fingerprint_with_text(
-        source, mode=mode, memo=memo, jobs=jobs, name=name, version=version, progress=progress
-    )
-    return found
-
-
 def fingerprint_with_text(
     source: Source,
     *,
@@ -301,7 +267,10 @@ def fingerprint_with_text(
         known: stands for the bytes of the tensors, which are not read.
 
     Raises:
-        InputError: as `fingerprint_source`.
+        NotFound: no weights, absent shards, or no config.json in a directory.
+        DamagedFile: a file is not what it claims.
+        UnsupportedRelease: nothing that can be fingerprinted.
+        InputError: a file cannot be read, or changed meanwhile.
         ServiceError: the store did not answer properly.
     """
     started = time.monotonic()

@@ -14,7 +14,7 @@ import msgspec
 from kvrelease.artifacts import JsonObject
 from kvrelease.progress import Progress, silent
 from kvrelease.release.adapter import is_adapter
-from kvrelease.release.address import open_saved, open_source
+from kvrelease.release.address import is_elsewhere, open_saved, open_source
 from kvrelease.release.algorithm import FAMILY, family_of
 from kvrelease.release.content import Content, read_content
 from kvrelease.release.details import TextContent
@@ -25,7 +25,7 @@ from kvrelease.release.known_tensors import KnownTensors, known_from_hashes, kno
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
 from kvrelease.release.side_files import split_entries
-from kvrelease.release.source import HUB_PREFIX, Source
+from kvrelease.release.source import Source
 from kvrelease.release.steady import SteadySource
 from kvrelease.release.stored import stored_digest
 from kvrelease.release.text_changes import compare_values
@@ -79,7 +79,7 @@ def load_pair(
         InputError: as there.
         ServiceError: a store did not answer properly.
     """
-    if not (_is_elsewhere(old) or _is_elsewhere(new)):
+    if not (is_elsewhere(old) or is_elsewhere(new)):
         return _pair(*(load_with_text(side, memo=memo, jobs=jobs, progress=progress) for side in (old, new)))
     before, after = _open(old), _open(new)
     mode, tensors = _known(before, after, wants_weights=wants_weights)
@@ -104,10 +104,6 @@ def load_pair(
 def _pair(old: _Read, new: _Read) -> Pair:
     texts = None if old[1] is None or new[1] is None else (old[1], new[1])
     return Pair(old=old[0], new=new[0], texts=texts)
-
-
-def _is_elsewhere(what: str | Path) -> bool:
-    return str(what).startswith(HUB_PREFIX) or "://" in str(what)
 
 
 def _open(what: str | Path) -> _Read | _Unread:

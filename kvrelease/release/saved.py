@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kvrelease.errors import DamagedFile, InputError
+from kvrelease.release.address import is_elsewhere
 from kvrelease.release.algorithm import FAMILY, family_of, name_of
 from kvrelease.release.auto_map import names_code
 from kvrelease.release.check import PUBLISHED_NAME
@@ -77,7 +78,7 @@ def require_files_beside(found: Fingerprint, *, what: str) -> None:
         InputError: a file beside it has another size.
     """
     place = Path(what)
-    if place.name != PUBLISHED_NAME or "://" in what:
+    if place.name != PUBLISHED_NAME or is_elsewhere(what):
         return
     for file in found.files:
         path = place.parent / file.path

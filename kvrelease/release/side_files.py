@@ -18,10 +18,10 @@ from blake3 import blake3
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import DamagedFile, InputError
-from kvrelease.printable import listed
+from kvrelease.printable import is_utf8, listed
 from kvrelease.release.quantization import canonical_quantization, is_quantization_file
 from kvrelease.release.small_files import read_json_object
-from kvrelease.release.source import Source, SourceFile, read_range
+from kvrelease.release.source import Source, SourceFile, read_chunks
 from kvrelease.release.stand_in import refuse_pointer
 
 # Engines load them, and KV depends on what they say: of images and sound that become inputs, of attention, and (params)
@@ -80,7 +80,6 @@ MAX_INLINE_BYTES = 1024 * 1024
 # Say who wrote the file, or where it lay.
 _DROPPED = frozenset({"_commit_hash", "_name_or_path", "transformers_version"})
 _OUR_KINDS = "kvrelease/"
-_CHUNK_BYTES = 1024 * 1024
 
 
 def counts_for_kv(name: str) -> bool:
@@ -139,12 +138,10 @@ def _about_unknown(names: Sequence[str]) -> list[str]:
 
 def _read(file: SourceFile) -> JsonObject | str | None:
     """What counts of a file; None of one that we wrote ourselves."""
-    try:
-        file.name.encode()
-    except UnicodeEncodeError as error:
+    if not is_utf8(file.name):
         raise InputError(
             f"reading {file.where}: its name is not UTF-8, so no digest can have it", hint="rename or remove it"
-        ) from error
+        )
     if is_quantization_file(file.name):
         return canonical_quantization(read_json_object(file))
     if file.identity().size_bytes <= MAX_INLINE_BYTES:
@@ -159,11 +156,10 @@ def _read(file: SourceFile) -> JsonObject | str | None:
 
 def _hashed(file: SourceFile) -> str:
     """The hash of a file as a text, which no object equals."""
-    hasher, offset = blake3(), 0
+    hasher = blake3()
     with file.open() as reader:
-        while chunk := read_range(reader, offset, _CHUNK_BYTES):
-            if offset == 0:
+        for index, chunk in enumerate(read_chunks(reader)):
+            if index == 0:
                 refuse_pointer(chunk, where=file.where)
             hasher.update(chunk)
-            offset += len(chunk)
     return f"blake3:{hasher.hexdigest()}"

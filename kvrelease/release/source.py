@@ -6,7 +6,7 @@ Readers of formats know this module only; who serves the bytes is the business o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -14,6 +14,7 @@ import msgspec
 
 # The one sub-folder whose files count beside those of the release itself (tokenizer.py); an index may name others.
 TEMPLATE_FOLDER = "additional_chat_templates"
+_CHUNK_BYTES = 1024 * 1024
 # What addresses of models on the Hub begin with.
 HUB_PREFIX = "hf:"
 
@@ -166,6 +167,19 @@ class Source(Protocol):
     def file(self, name: str) -> SourceFile:
         """The file of that name, which need not exist. The caller answers for a name that leaves the release."""
         ...
+
+
+def read_chunks(reader: Reader) -> Iterator[bytearray]:
+    """All bytes of an open file, in order and in pieces of bounded size.
+
+    Raises:
+        InputError: the device failed, or the file changed.
+        ServiceError: the store did not answer properly.
+    """
+    offset = 0
+    while chunk := read_range(reader, offset, _CHUNK_BYTES):
+        yield chunk
+        offset += len(chunk)
 
 
 def read_range(reader: Reader, offset: int, size_bytes: int) -> bytearray:

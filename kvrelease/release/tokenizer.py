@@ -21,7 +21,7 @@ from kvrelease.release.canonical import digest_of, encode_json
 from kvrelease.release.details import TextContent
 from kvrelease.release.release_file import FileRole, ReleaseFile, release_file
 from kvrelease.release.small_files import MAX_JSON_BYTES, read_json_object, read_text, with_plain_line_ends
-from kvrelease.release.source import TEMPLATE_FOLDER, Source, SourceFile, read_range
+from kvrelease.release.source import TEMPLATE_FOLDER, Source, SourceFile, read_chunks
 
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 TEMPLATE_NAME = "chat_template.jinja"
@@ -48,7 +48,6 @@ _RAW_FILES = (
 )
 # Of these the parts are told too (tokenizer_parts.py).
 _TAKEN_APART = frozenset({"tokenizer.json", "vocab.json", "merges.txt"})
-_CHUNK_BYTES = 1024 * 1024
 # Say who wrote the file, or where it lay.
 _TOKENIZER_DROPPED = frozenset(
     {
@@ -217,10 +216,8 @@ def _hash_file(file: SourceFile, *, keeps: bool) -> tuple[bytes, bytes | None]:
     hasher, kept = blake3(), bytearray()
     with file.open() as reader:
         keeps = keeps and reader.identity.size_bytes <= MAX_JSON_BYTES
-        offset = 0
-        while chunk := read_range(reader, offset, _CHUNK_BYTES):
+        for chunk in read_chunks(reader):
             hasher.update(chunk)
-            offset += len(chunk)
             if keeps:
                 kept += chunk
     return hasher.digest(), bytes(kept) if keeps else None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kvrelease import artifacts
-from kvrelease.release.adapted import fingerprint_adapter, with_adapters
+from kvrelease.release.adapted import fingerprint_adapter_with_text, with_adapters
 from kvrelease.release.address import open_source
 from kvrelease.release.check import ReleaseCheck
 from kvrelease.release.fingerprint import Fingerprint, load_release
@@ -102,7 +102,7 @@ def test_the_memo_knows_adapters(model: Path, adapter: Path, memo: Memo) -> None
     (second,) = with_adapters(base, sources, memo=memo).adapters
     assert (first.remembered_bytes, second.remembered_bytes) == (0, second.bytes)
     assert (first.digest, first.content) == (second.digest, second.content)
-    alone = fingerprint_adapter(open_source(adapter), memo=memo)
+    alone, _ = fingerprint_adapter_with_text(open_source(adapter), memo=memo)
     assert alone.remembered_bytes == alone.bytes
     assert alone.fast == load_release(adapter).fast
 

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 from kvrelease.release.adapter import read_adapter
 from kvrelease.release.content import read_content
-from kvrelease.release.fingerprint import fingerprint_source, fingerprint_with_text, load_release
+from kvrelease.release.fingerprint import fingerprint_with_text, load_release
 from kvrelease.release.hashing import Payload, hash_tensors
 from kvrelease.release.local_source import LocalFile, LocalSource, open_directory
 from kvrelease.release.memo import SETTLED_NS, Memo, default_directory
@@ -346,7 +346,7 @@ def fingerprint_of_headers_read_before(source: LocalSource, memo: Memo) -> objec
 
 
 def fingerprint_of_headers_read_now(source: LocalSource, memo: Memo) -> object:
-    return fingerprint_source(source, memo=memo)
+    return fingerprint_with_text(source, memo=memo)
 
 
 def adapter(source: LocalSource, memo: Memo) -> object:

@@ -11,7 +11,7 @@ import pytest
 from kvrelease import artifacts
 from kvrelease.errors import InputError
 from kvrelease.release.address import open_source
-from kvrelease.release.fingerprint import Fingerprint, fingerprint_source, load_release
+from kvrelease.release.fingerprint import Fingerprint, fingerprint_with_text, load_release
 from kvrelease.release.local_source import LocalFile, LocalReader, LocalSource
 from kvrelease.release.read_files import is_read
 from tests.release.adapters import write_adapter
@@ -91,7 +91,7 @@ def outcome(directory: Path) -> tuple[object, set[str]]:
     """Digests and rows, or the error; and what was opened."""
     source = WatchedSource(directory)
     try:
-        found: Fingerprint = fingerprint_source(source)
+        found, _ = fingerprint_with_text(source)
     except InputError as error:
         return error.message, source.opened
     return (found.digests, found.files), source.opened
@@ -128,9 +128,9 @@ def test_what_is_opened_of_an_adapter_is_on_the_list(tmp_path: Path) -> None:
     adapter = write_adapter(tmp_path / "lora")
     write_json(adapter / "README.json", {})
     source = WatchedSource(adapter)
-    from kvrelease.release.adapted import fingerprint_adapter
+    from kvrelease.release.adapted import fingerprint_adapter_with_text
 
-    fingerprint_adapter(source)
+    fingerprint_adapter_with_text(source)
     assert source.opened == {"adapter_config.json", "adapter_model.safetensors"}
     assert all(map(is_read, source.opened))
 

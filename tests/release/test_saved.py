@@ -13,7 +13,7 @@ import pytest
 from kvrelease import artifacts
 from kvrelease.errors import DamagedFile, InputError
 from kvrelease.keys import compute_model_fingerprint
-from kvrelease.release.adapted import fingerprint_adapter, with_adapters
+from kvrelease.release.adapted import fingerprint_adapter_with_text, with_adapters
 from kvrelease.release.digests import config_digest, release_digest
 from kvrelease.release.fingerprint import Fingerprint, load_release
 from kvrelease.release.mode import Mode
@@ -105,7 +105,7 @@ def test_of_every_kind_of_release_what_was_saved_is_read_again(tmp_path: Path) -
         load_release(elsewhere),
         load_release(other),
         load_release(write_gguf(tmp_path / "model.gguf")),
-        fingerprint_adapter(adapter),
+        fingerprint_adapter_with_text(adapter)[0],
         with_adapters(load_release(model), {"one": adapter}),
         with_adapters(load_release(model, mode=Mode.FAST), {"one": adapter}),
     ]
@@ -131,7 +131,7 @@ def test_an_edited_adapter_is_named(tmp_path: Path, edit: Edit, what: str) -> No
 
 
 def test_an_edited_adapter_alone_is_named(tmp_path: Path) -> None:
-    found = fingerprint_adapter(source_of(write_adapter(tmp_path / "adapter")))
+    found, _ = fingerprint_adapter_with_text(source_of(write_adapter(tmp_path / "adapter")))
     with pytest.raises(DamagedFile, match=r"digests\.kv"):
         load_release(save(found, tmp_path / "edited.json", put("digests", "kv", value=":")))
 

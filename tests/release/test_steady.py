@@ -10,7 +10,7 @@ import pytest
 
 from kvrelease.errors import InputError, NotFound
 from kvrelease.progress import ProgressEvent
-from kvrelease.release.adapted import fingerprint_adapter
+from kvrelease.release.adapted import fingerprint_adapter_with_text
 from kvrelease.release.fingerprint import load_release
 from kvrelease.release.local_source import LocalFile, LocalSource, open_directory
 from kvrelease.release.memo import Memo
@@ -157,7 +157,7 @@ def test_the_tokenizer_beside_an_adapter_is_looked_at_again_too(tmp_path: Path, 
         adapter, change=lambda: write_json(adapter / name, {"bos_token": "<x>"}), after="generation_config.json"
     )
     with pytest.raises(InputError, match=rf"{name}.*(changed while|appeared)"):
-        fingerprint_adapter(source)
+        fingerprint_adapter_with_text(source)
 
 
 def test_a_remembered_shard_that_changes_meanwhile_is_an_error(tmp_path: Path, model: Path) -> None:
