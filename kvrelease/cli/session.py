@@ -19,12 +19,9 @@ if TYPE_CHECKING:
     from kvrelease.engines.block_cache import BlockCache
     from kvrelease.ledger.store import Ledger
     from kvrelease.progress import Progress
-    from kvrelease.release.diff_record import Diff
     from kvrelease.release.fingerprint import Fingerprint
     from kvrelease.release.memo import Memo
     from kvrelease.release.pair import Pair
-    from kvrelease.release.readable import ReadableWeights
-    from kvrelease.release.relayout import Relaid
     from kvrelease.release.source import Source
     from kvrelease.verify.record import Record
     from kvrelease.verify.run import Twins
@@ -179,59 +176,6 @@ def read_pair(old: str, new: str, *, jobs: int | None, no_memo: bool, progress: 
 
     memo = open_memo(no_memo=no_memo)
     return load_pair(old, new, memo=memo, jobs=jobs, progress=progress, wants_weights=wants_weights)
-
-
-def weights_for_drift(old: str, new: str) -> tuple[ReadableWeights, ReadableWeights]:
-    """The tensors of both sides of `diff --drift`, located before anything is hashed.
-
-    Raises:
-        MissingExtra: torch is not installed.
-        UsageError: a side is a saved fingerprint, which has no tensors.
-        InputError: a side cannot be read.
-    """
-    from kvrelease.release.drift import require_torch  # noqa: PLC0415 - late
-    from kvrelease.release.readable import readable_weights  # noqa: PLC0415 - late
-
-    require_torch()
-
-    def weights_of(what: str, option: str) -> ReadableWeights:
-        found = readable_weights(what)
-        if found is None:
-            raise UsageError(
-                f"--drift reads the tensors of both releases, and {option} ({what}) is a saved fingerprint, which has "
-                "digests only",
-                hint=f"give the model itself as {option}, or leave --drift out",
-            )
-        return found
-
-    return weights_of(old, "OLD"), weights_of(new, "NEW")
-
-
-def prove_relayouts(
-    pair: Pair, found: Diff, *, places: tuple[str, str], jobs: int | None, progress: Progress
-) -> tuple[Relaid, ...] | None:
-    """What reading them tells of tensors that were laid out anew; None where there are none.
-
-    Args:
-        pair: both sides.
-        found: their diff, which proposes them.
-        places: where they were read, or saved.
-        jobs: threads to read with; None for as many as are worthwhile here.
-        progress: called while reading.
-
-    Raises:
-        InputError: a side cannot be read, or is no longer what its fingerprint says.
-        ServiceError: a store did not answer properly.
-    """
-    from kvrelease.release.readable import readable_weights  # noqa: PLC0415 - late
-    from kvrelease.release.relayout import RelaidStatus  # noqa: PLC0415 - late
-    from kvrelease.release.relayout_proof import prove_relayouts as prove  # noqa: PLC0415 - late
-
-    relaid = found.tensors.relaid
-    if not any(one.status is RelaidStatus.UNPROVEN for one in relaid):
-        return None
-    old, new = (readable_weights(place) for place in places)
-    return prove(pair.old, pair.new, relaid, weights=(old, new), jobs=jobs, progress=progress)
 
 
 def adapter_sources(texts: Sequence[str]) -> dict[str, Source]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 
-from kvrelease.errors import InputError, MissingExtra
+from kvrelease.errors import InputError, MissingExtra, UsageError
 from kvrelease.progress import Progress, silent
 from kvrelease.release.comparison import TensorChanges
 from kvrelease.release.drift_figures import DriftReport, Sums, added_up, measured, roll_up
@@ -20,7 +20,7 @@ from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.hashing import default_jobs
 from kvrelease.release.open_files import OpenFiles
 from kvrelease.release.parallel import Advance, run_in_threads
-from kvrelease.release.readable import ReadableWeights
+from kvrelease.release.readable import ReadableWeights, readable_weights
 from kvrelease.release.weights import WeightFile
 
 # Given to one thread at a time, so that one large tensor keeps several busy.
@@ -43,6 +43,29 @@ def require_torch() -> None:
         importlib.import_module("torch")
     except ImportError as error:
         raise MissingExtra(extra="local", needed_for=NEEDED_FOR, module="torch", first=CPU_BUILD_FIRST) from error
+
+
+def weights_for_drift(old: str, new: str) -> tuple[ReadableWeights, ReadableWeights]:
+    """The tensors of both sides of `diff --drift`, located before anything is hashed.
+
+    Raises:
+        MissingExtra: torch is not installed.
+        UsageError: a side is a saved fingerprint, which has no tensors.
+        InputError: a side cannot be read.
+    """
+    require_torch()
+
+    def weights_of(what: str, option: str) -> ReadableWeights:
+        found = readable_weights(what)
+        if found is None:
+            raise UsageError(
+                f"--drift reads the tensors of both releases, and {option} ({what}) is a saved fingerprint, which has "
+                "digests only",
+                hint=f"give the model itself as {option}, or leave --drift out",
+            )
+        return found
+
+    return weights_of(old, "OLD"), weights_of(new, "NEW")
 
 
 def measure_drift(

@@ -14,12 +14,13 @@ import msgspec
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import InputError
 from kvrelease.progress import Progress, silent
+from kvrelease.release.comparison import TensorChanges
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.hashing import default_jobs
 from kvrelease.release.mode import Mode
 from kvrelease.release.open_files import OpenFiles
 from kvrelease.release.parallel import Advance, run_in_threads
-from kvrelease.release.readable import ReadableWeights
+from kvrelease.release.readable import ReadableWeights, readable_weights
 from kvrelease.release.relayout import Relaid, RelaidStatus
 from kvrelease.release.relayout_bytes import Layout, RelayoutReader, fused_shape
 from kvrelease.release.weights import StoredTensor
@@ -63,6 +64,35 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     def places(self) -> set[str]:
         """The files that they lie in."""
         return {tensor.where for tensor in self.read}
+
+
+def prove_found(
+    old: Fingerprint,
+    new: Fingerprint,
+    changes: TensorChanges,
+    *,
+    places: tuple[str, str],
+    jobs: int | None = None,
+    progress: Progress = silent,
+) -> tuple[Relaid, ...] | None:
+    """What reading them tells of the tensors that a diff found laid out anew; None where there are none.
+
+    Args:
+        old: of the release before.
+        new: of the release after.
+        changes: between the two.
+        places: where both were read, or saved.
+        jobs: threads to read with; None for as many as are worthwhile here.
+        progress: called while reading.
+
+    Raises:
+        InputError: a side cannot be read, or is no longer what its fingerprint says.
+        ServiceError: a store did not answer properly.
+    """
+    if not any(one.status is RelaidStatus.UNPROVEN for one in changes.relaid):
+        return None
+    weights = (readable_weights(places[0]), readable_weights(places[1]))
+    return prove_relayouts(old, new, changes.relaid, weights=weights, jobs=jobs, progress=progress)
 
 
 def prove_relayouts(

@@ -78,6 +78,8 @@ def diff(
     from kvrelease.binding.runtime import KNOWN_FIELDS
     from kvrelease.binding.runtime_file import read_stated_runtime
     from kvrelease.release.diff import diff_fingerprints, diff_verdict, with_drift
+    from kvrelease.release.drift import measure_drift, weights_for_drift
+    from kvrelease.release.relayout_proof import prove_found
     from kvrelease.release.runtime_change import compare_runtimes
     from kvrelease.report.diff import diff_document
 
@@ -85,7 +87,7 @@ def diff(
     stated = [None if path is None else read_stated_runtime(path) for path in (old_runtime, new_runtime)]
     runtime = compare_runtimes(*stated, known_fields=KNOWN_FIELDS)
     with console.progress() as progress:
-        weights = session.weights_for_drift(old, new) if drift else None
+        weights = weights_for_drift(old, new) if drift else None
         pair = session.read_pair(
             old,
             new,
@@ -95,12 +97,10 @@ def diff(
             wants_weights=drift or fail_on in (FailOn.WEIGHTS, FailOn.ANY),
         )
         result = diff_fingerprints(pair.old, pair.new, texts=pair.texts, runtime=runtime)
-        proved = session.prove_relayouts(pair, result, places=(old, new), jobs=jobs, progress=progress)
+        proved = prove_found(pair.old, pair.new, result.tensors, places=(old, new), jobs=jobs, progress=progress)
         if proved is not None:
             result = diff_fingerprints(pair.old, pair.new, texts=pair.texts, runtime=runtime, relaid=proved)
         if weights is not None:
-            from kvrelease.release.drift import measure_drift
-
             moved = measure_drift(pair.old, pair.new, result.tensors, weights=weights, jobs=jobs, progress=progress)
             result = with_drift(result, moved)
     for side, found in ((old, pair.old), (new, pair.new)):
