@@ -23,7 +23,7 @@ from scipy.stats import poisson_binom
 from benchmarks.shapes import Tensor, write_model
 from kvrelease.release.address import open_source
 from kvrelease.release.checkpoint import read_checkpoint
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.loading import load_release
 from kvrelease.release.mode import Mode
 from kvrelease.release.sampling import unseen_anywhere, unseen_contiguous
 from kvrelease.release.weights import StoredTensor

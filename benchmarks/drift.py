@@ -25,7 +25,8 @@ from benchmarks.timing import Contender, interleaved, machine
 from kvrelease.release.comparison import compare_tensors
 from kvrelease.release.drift import measure_drift
 from kvrelease.release.drift_figures import DriftReport
-from kvrelease.release.fingerprint import Fingerprint, load_release
+from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.loading import load_release
 from kvrelease.release.readable import readable_weights
 
 THREADS = 2

@@ -27,8 +27,8 @@ from kvrelease.release.address import open_source
 from kvrelease.release.algorithm import FAST_ALGORITHM
 from kvrelease.release.checkpoint import read_checkpoint
 from kvrelease.release.digests import weights_digest
-from kvrelease.release.fingerprint import load_release
 from kvrelease.release.hashing import default_jobs
+from kvrelease.release.loading import load_release
 from kvrelease.release.local_source import CHUNK_BYTES
 from kvrelease.release.memo import SETTLED_NS, Memo
 from kvrelease.release.mode import Mode
@@ -50,7 +50,7 @@ print(time.perf_counter() - started)
 # Not ru_maxrss: a child inherits that of the process that started it.
 PEAK = """
 import pathlib, sys
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.loading import load_release
 from kvrelease.release.mode import Mode
 load_release(sys.argv[1], mode=Mode(sys.argv[2]), jobs=int(sys.argv[3]))
 lines = pathlib.Path("/proc/self/status").read_text().splitlines()

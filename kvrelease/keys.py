@@ -43,11 +43,8 @@ def compute_model_fingerprint(path: str | os.PathLike[str], *, jobs: int | None 
         MissingExtra: a library for such addresses is not installed.
         ServiceError: a store or the Hub did not answer properly, or refused.
     """
-    from kvrelease.release.fingerprint import (  # noqa: PLC0415 - keys alone need none
-        load_release,
-        require_current,
-        require_kv_name,
-    )
+    from kvrelease.release.fingerprint import require_current, require_kv_name  # noqa: PLC0415 - keys alone need none
+    from kvrelease.release.loading import load_release  # noqa: PLC0415
     from kvrelease.release.saved import require_files_beside  # noqa: PLC0415
 
     found = load_release(os.fspath(path), jobs=jobs)

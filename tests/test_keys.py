@@ -19,7 +19,7 @@ from kvrelease.engines.block_files import BlockFiles
 from kvrelease.engines.blocks import Block, BlockShape
 from kvrelease.errors import InputError, NotFound, UsageError
 from kvrelease.keys import compute_model_fingerprint, make_versioned_block_keys, make_versioned_key
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.loading import load_release
 from tests.release.builders import config_json, tensors, write_release
 
 PAGE = Path(__file__).parents[1] / "docs" / "keys.md"

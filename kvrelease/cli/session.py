@@ -143,7 +143,8 @@ def read_release(
         UsageError: the option was not given.
         InputError: it cannot be read.
     """
-    from kvrelease.release.fingerprint import load_release, require_current  # noqa: PLC0415 - late
+    from kvrelease.release.fingerprint import require_current  # noqa: PLC0415 - late
+    from kvrelease.release.loading import load_release  # noqa: PLC0415 - late
     from kvrelease.release.saved import require_files_beside  # noqa: PLC0415
 
     if what is None:

@@ -38,7 +38,8 @@ from kvrelease.errors import InputError, UsageError
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.progress import Progress, ProgressEvent, silent
 from kvrelease.release.diff import diff_fingerprints
-from kvrelease.release.fingerprint import Fingerprint, load_release
+from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.loading import load_release
 from kvrelease.verify.consistency import ProbeVerdict
 from kvrelease.verify.evidence import Limits
 from kvrelease.verify.run import Twins, conclude, observe

@@ -19,9 +19,11 @@ from kvrelease.release.algorithm import FAMILY, family_of
 from kvrelease.release.content import Content, read_content
 from kvrelease.release.details import TextContent
 from kvrelease.release.file_changes import split_config
-from kvrelease.release.fingerprint import Fingerprint, fingerprint_with_text, load_with_text
+from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.fingerprinting import fingerprint_with_text
 from kvrelease.release.impact import Rule, config_affects_kv
 from kvrelease.release.known_tensors import KnownTensors, known_from_hashes, known_from_headers, known_from_saved
+from kvrelease.release.loading import load_with_text
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
 from kvrelease.release.side_files import split_entries

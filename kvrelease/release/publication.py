@@ -9,7 +9,8 @@ from pathlib import Path
 from kvrelease.errors import NotFound, UnsupportedRelease, UsageError
 from kvrelease.release.address import open_saved, open_source
 from kvrelease.release.check import PUBLISHED_NAME, ReleaseCheck, check_stated
-from kvrelease.release.fingerprint import Fingerprint, load_release
+from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.loading import load_release
 from kvrelease.release.source import HUB_PREFIX
 from kvrelease.release.stored import read_stored
 from kvrelease.release.weights import WEIGHT_SUFFIXES

@@ -13,7 +13,7 @@ from kvrelease.demo.pair import DemoPair, pair_in
 from kvrelease.engines.local import open_local, stale_and_clean
 from kvrelease.release.diff import diff_fingerprints
 from kvrelease.release.diff_record import KvStatus
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.loading import load_release
 
 MAX_BYTES = 6_000_000
 MIN_DIFFERENT = 0.8  # share of questions that the releases answer differently

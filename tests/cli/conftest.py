@@ -10,7 +10,7 @@ import pytest
 
 from kvrelease import artifacts
 from kvrelease.cli.app import run
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.loading import load_release
 from tests.cli.shell import PROMPTS, Releases, Result
 from tests.tiny_models import build_release
 

@@ -15,7 +15,8 @@ from kvrelease import artifacts
 from kvrelease.release.adapted import fingerprint_adapter_with_text, with_adapters
 from kvrelease.release.address import open_source
 from kvrelease.release.check import ReleaseCheck
-from kvrelease.release.fingerprint import Fingerprint, load_release
+from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.loading import load_release
 from kvrelease.release.memo import Memo, default_directory
 from kvrelease.release.mode import Mode
 from tests.cli.conftest import Kv

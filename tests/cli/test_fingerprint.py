@@ -16,8 +16,9 @@ from safetensors.numpy import load_file, save_file
 
 from kvrelease import artifacts
 from kvrelease.release.check import ReleaseCheck
-from kvrelease.release.fingerprint import Fingerprint, load_release
+from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.hashing import hash_tensors
+from kvrelease.release.loading import load_release
 from kvrelease.release.memo import Memo, default_directory
 from kvrelease.release.mode import Mode
 from kvrelease.release.safetensors import read_safetensors

@@ -10,7 +10,7 @@ import pytest
 
 from kvrelease.errors import UnsupportedRelease
 from kvrelease.keys import compute_model_fingerprint
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.loading import load_release
 from tests.cli.conftest import Kv
 from tests.release.adapters import adapter_tensors, write_adapter
 from tests.release.test_digests import vector_release

@@ -14,9 +14,10 @@ import pytest
 
 from kvrelease.release.diff import diff_fingerprints
 from kvrelease.release.diff_record import KvStatus
-from kvrelease.release.fingerprint import Fingerprint, load_release
+from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.gguf import read_gguf
 from kvrelease.release.gguf_types import GGML_TYPES
+from kvrelease.release.loading import load_release
 from kvrelease.release.local_source import LocalFile
 from tests.live.conftest import CACHE, Pair
 

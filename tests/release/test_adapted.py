@@ -15,7 +15,8 @@ from kvrelease.release.adapted import with_adapters
 from kvrelease.release.comparison import AdapterChanges
 from kvrelease.release.diff import diff_fingerprints
 from kvrelease.release.diff_record import KvStatus
-from kvrelease.release.fingerprint import Fingerprint, load_release
+from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.loading import load_release
 from tests.release import naive
 from tests.release.adapters import RECORDED, adapter_json, adapter_tensors, source_of, write_adapter
 from tests.release.builders import config_json, tensors, write_release

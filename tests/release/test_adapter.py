@@ -13,7 +13,7 @@ import pytest
 from kvrelease.errors import DamagedFile, InputError, NotFound, UnsupportedRelease
 from kvrelease.release.adapter import is_adapter, read_adapter
 from kvrelease.release.address import open_source
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.loading import load_release
 from kvrelease.release.local_source import open_directory
 from kvrelease.release.release_file import FileRole
 from tests.release import naive

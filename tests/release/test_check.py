@@ -13,7 +13,8 @@ from kvrelease import artifacts
 from kvrelease.artifacts import Verdict
 from kvrelease.release.adapted import with_adapters
 from kvrelease.release.check import ReleaseCheck, check_release
-from kvrelease.release.fingerprint import Fingerprint, load_release
+from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.loading import load_release
 from kvrelease.release.mode import Mode
 from tests.release import naive
 from tests.release.adapters import adapter_tensors, source_of, write_adapter

@@ -11,7 +11,7 @@ from kvrelease.errors import DamagedFile, NotFound, UnsupportedRelease
 from kvrelease.release.address import open_source
 from kvrelease.release.checkpoint import read_checkpoint
 from kvrelease.release.content import read_content
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.loading import load_release
 from kvrelease.release.release_file import FileRole
 from tests.release.builders import tensors, write_json, write_release
 

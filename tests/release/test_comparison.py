@@ -10,7 +10,8 @@ import pytest
 from kvrelease.release.comparison import Sameness, compare_digests, compare_parts, compare_samples, compare_tensors
 from kvrelease.release.diff import diff_fingerprints, diff_verdict
 from kvrelease.release.diff_record import KvStatus
-from kvrelease.release.fingerprint import Fingerprint, load_release
+from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.loading import load_release
 from kvrelease.release.mode import Mode
 from tests.release.builders import config_json, tensors, write_json, write_release
 

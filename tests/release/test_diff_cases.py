@@ -17,7 +17,8 @@ from kvrelease.binding.runtime_file import read_stated_runtime
 from kvrelease.release.adapted import with_adapters
 from kvrelease.release.diff import diff_fingerprints, diff_verdict
 from kvrelease.release.diff_record import Diff, KvStatus
-from kvrelease.release.fingerprint import Fingerprint, load_release
+from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.loading import load_release
 from kvrelease.release.local_source import open_directory
 from kvrelease.release.pair import load_pair
 from kvrelease.release.runtime_change import RuntimeChange, compare_runtimes

@@ -18,8 +18,8 @@ from kvrelease.release.digests import (
     weights_digest,
     without_tied_copy,
 )
-from kvrelease.release.fingerprint import load_release
 from kvrelease.release.impact import OUTPUT_LAYER, tensor_impact
+from kvrelease.release.loading import load_release
 from tests.release import naive, naive_release
 from tests.release.builders import config_and_rule, raw_safetensors, tensors, write_json
 

@@ -20,7 +20,7 @@ from kvrelease.release import drift_torch
 from kvrelease.release.comparison import compare_tensors
 from kvrelease.release.drift import measure_drift
 from kvrelease.release.drift_figures import Drift, DriftReport, DriftStatus, LayerDrift
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.loading import load_release
 from kvrelease.release.readable import ReadableWeights, readable_weights
 from tests.release import gguf_writer
 from tests.release.adapters import adapter_tensors, write_adapter

@@ -12,7 +12,7 @@ from kvrelease.artifacts import JsonObject, Verdict
 from kvrelease.release.diff import diff_fingerprints, diff_verdict
 from kvrelease.release.diff_record import Diff, KvStatus
 from kvrelease.release.file_changes import FileChange, FileEdit
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.loading import load_release
 from kvrelease.release.pair import load_pair
 from tests.release.builders import config_json, write_json, write_release, write_text_side
 

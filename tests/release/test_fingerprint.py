@@ -16,7 +16,8 @@ from safetensors.numpy import load_file, save_file
 from kvrelease import artifacts
 from kvrelease.errors import DamagedFile, InputError, NotFound, UnsupportedRelease
 from kvrelease.progress import ProgressEvent
-from kvrelease.release.fingerprint import Fingerprint, load_release
+from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.loading import load_release
 from kvrelease.release.mode import Mode
 from kvrelease.release.release_file import FileRole, ReleaseFile
 from kvrelease.release.safetensors import read_safetensors

@@ -14,8 +14,9 @@ from kvrelease.errors import InputError
 from kvrelease.release.content import Format
 from kvrelease.release.diff import diff_fingerprints
 from kvrelease.release.diff_record import ConfigChange, KvStatus
-from kvrelease.release.fingerprint import Digests, Fingerprint, load_release
+from kvrelease.release.fingerprint import Digests, Fingerprint
 from kvrelease.release.gguf_types import GGML_TYPES
+from kvrelease.release.loading import load_release
 from tests.release import naive_gguf
 from tests.release.builders import config_json, write_json, write_release, write_text_side
 from tests.release.gguf_writer import (

@@ -18,9 +18,10 @@ from kvrelease import artifacts
 from kvrelease.errors import DamagedFile, InputError, UnsupportedRelease
 from kvrelease.release import gguf, gguf_cursor
 from kvrelease.release.address import open_source
-from kvrelease.release.fingerprint import Fingerprint, load_release
+from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.gguf import read_gguf
 from kvrelease.release.gguf_model import read_gguf_model
+from kvrelease.release.loading import load_release
 from kvrelease.release.weights import WeightFile
 from tests.release.builders import local_file
 from tests.release.gguf_writer import (

@@ -9,8 +9,8 @@ import pytest
 
 from kvrelease.errors import DamagedFile, NotFound, UnsupportedRelease
 from kvrelease.release.address import open_source
-from kvrelease.release.fingerprint import load_release
 from kvrelease.release.gguf_model import GgufModel, holds_gguf, read_gguf_model
+from kvrelease.release.loading import load_release
 from kvrelease.release.release_file import FileRole
 from tests.release.builders import hub_cache, write_json, write_release
 from tests.release.gguf_writer import (

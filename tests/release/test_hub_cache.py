@@ -10,7 +10,7 @@ import pytest
 
 from kvrelease.errors import DamagedFile, NotFound
 from kvrelease.release.address import open_source
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.loading import load_release
 from kvrelease.release.source import Origin
 from tests.release.builders import tensors, write_release, write_text_side
 

@@ -13,9 +13,9 @@ from safetensors.numpy import save_file
 
 from kvrelease.errors import KvreleaseError, NotFound, Refused, UnexpectedReply, Unreachable
 from kvrelease.release.address import open_source
-from kvrelease.release.fingerprint import load_release
 from kvrelease.release.hub_client import redirected
 from kvrelease.release.hub_source import HubSettings, open_hub, parse_hub_address
+from kvrelease.release.loading import load_release
 from kvrelease.release.range_reader import HEAD_BYTES
 from kvrelease.release.source import Source
 from tests.release.builders import raw_safetensors, tensors, write_hub_model, write_release
@@ -67,7 +67,7 @@ def test_an_answer_that_breaks_off_is_asked_again_and_never_believed(
     hub.cut_bytes, hub.cuts = 100, times
     if times == 1:
         expected = load_release(model).digests
-        from kvrelease.release.fingerprint import fingerprint_with_text
+        from kvrelease.release.fingerprinting import fingerprint_with_text
 
         found, _ = fingerprint_with_text(impatient(hub, tmp_path))
         assert found.digests == expected

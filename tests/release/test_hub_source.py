@@ -14,8 +14,8 @@ from safetensors.numpy import save_file
 from kvrelease.errors import NotFound, UsageError
 from kvrelease.progress import ProgressEvent
 from kvrelease.release.address import open_source
-from kvrelease.release.fingerprint import load_release
 from kvrelease.release.hub_source import HubSettings, HubSource, hub_settings, parse_hub_address
+from kvrelease.release.loading import load_release
 from kvrelease.release.local_source import LocalSource
 from kvrelease.release.release_file import FileRole
 from tests.release.builders import tensors, write_hub_model, write_release

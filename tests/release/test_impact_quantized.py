@@ -10,8 +10,8 @@ import torch
 
 from kvrelease.release.diff import diff_fingerprints
 from kvrelease.release.diff_record import KvStatus
-from kvrelease.release.fingerprint import load_release
 from kvrelease.release.impact import Rule, TensorImpact, rule_for, tensor_impact
+from kvrelease.release.loading import load_release
 from kvrelease.release.model_config import canonical_config
 from tests.release import naive
 from tests.release.builders import LAYERS

@@ -11,9 +11,9 @@ import pytest
 from kvrelease.artifacts import JsonObject
 from kvrelease.release.diff import diff_fingerprints
 from kvrelease.release.diff_record import KvStatus
-from kvrelease.release.fingerprint import load_release
 from kvrelease.release.impact import ALL_RULE, rule_for
 from kvrelease.release.kinds import why_beyond_rules
+from kvrelease.release.loading import load_release
 from kvrelease.release.model_config import canonical_config
 from tests.release.builders import tensors, write_release
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvrelease.errors import InputError, NotFound
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.loading import load_release
 from kvrelease.release.local_source import identity_of, open_directory, open_single_file
 from kvrelease.release.source import Origin, read_range
 from tests.release.builders import local_file

@@ -17,8 +17,9 @@ from safetensors.numpy import save_file
 
 from kvrelease.release.adapter import read_adapter
 from kvrelease.release.content import read_content
-from kvrelease.release.fingerprint import fingerprint_with_text, load_release
+from kvrelease.release.fingerprinting import fingerprint_with_text
 from kvrelease.release.hashing import Payload, hash_tensors
+from kvrelease.release.loading import load_release
 from kvrelease.release.local_source import LocalFile, LocalSource, open_directory
 from kvrelease.release.memo import SETTLED_NS, Memo, default_directory
 from kvrelease.release.safetensors import read_safetensors

@@ -22,7 +22,7 @@ from kvrelease.errors import (
 from kvrelease.progress import ProgressEvent
 from kvrelease.release.address import open_source
 from kvrelease.release.checkpoint import read_checkpoint
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.loading import load_release
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
 from kvrelease.release.object_store import StoredObject, _Store

@@ -11,7 +11,7 @@ import pytest
 
 from kvrelease.errors import InputError, NotFound, Refused
 from kvrelease.progress import ProgressEvent
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.loading import load_release
 from tests.release.builders import tensors, write_release, write_text_side
 from tests.release.gcs_server import BUCKET, Bucket, serve_gcs
 

@@ -10,7 +10,7 @@ from kvrelease import artifacts
 from kvrelease.artifacts import Verdict
 from kvrelease.release.diff import diff_fingerprints, diff_verdict
 from kvrelease.release.diff_record import Diff, KvStatus
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.loading import load_release
 from kvrelease.release.mode import Mode
 from kvrelease.release.pair import load_pair
 from tests.release.builders import config_json, tensors, write_hub_model, write_json, write_release

@@ -10,7 +10,7 @@ import pytest
 from kvrelease import artifacts
 from kvrelease.artifacts import Verdict
 from kvrelease.errors import NotFound, UsageError
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.loading import load_release
 from kvrelease.release.mode import Mode
 from kvrelease.release.publication import check_by_stated_hashes, read_publication
 from tests.release.builders import write_release, write_text_side

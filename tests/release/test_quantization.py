@@ -15,8 +15,8 @@ from kvrelease.release.diff import diff_fingerprints
 from kvrelease.release.diff_record import KvStatus
 from kvrelease.release.digests import config_digest
 from kvrelease.release.expectation import disagreements
-from kvrelease.release.fingerprint import load_release
 from kvrelease.release.impact import TensorImpact, rule_for, tensor_impact
+from kvrelease.release.loading import load_release
 from kvrelease.release.model_config import canonical_config
 from kvrelease.release.quantization import (
     SIDE_FILES,

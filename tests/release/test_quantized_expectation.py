@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.loading import load_release
 from tests.release.builders import LAYERS
 from tests.release.quantized import CONFIGURATIONS, KV_SCHEME, Stored, quantized_tensors, write_quantized
 

@@ -11,7 +11,9 @@ import pytest
 from kvrelease import artifacts
 from kvrelease.errors import InputError
 from kvrelease.release.address import open_source
-from kvrelease.release.fingerprint import Fingerprint, fingerprint_with_text, load_release
+from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.fingerprinting import fingerprint_with_text
+from kvrelease.release.loading import load_release
 from kvrelease.release.local_source import LocalFile, LocalReader, LocalSource
 from kvrelease.release.read_files import is_read
 from tests.release.adapters import write_adapter

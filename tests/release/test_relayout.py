@@ -16,7 +16,7 @@ from kvrelease.progress import ProgressEvent, silent
 from kvrelease.release.comparison import TensorChanges
 from kvrelease.release.diff import diff_fingerprints
 from kvrelease.release.diff_record import Diff, KvStatus
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.loading import load_release
 from kvrelease.release.mode import Mode
 from kvrelease.release.readable import readable_weights
 from kvrelease.release.relayout import Relaid, RelaidStatus, propose_relayouts

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from kvrelease import artifacts
 from kvrelease.release.diff import diff_fingerprints
-from kvrelease.release.fingerprint import Fingerprint, load_release
+from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.loading import load_release
 from kvrelease.report.diff import diff_document
 from kvrelease.report.fingerprint import fingerprint_document
 from kvrelease.report.terminal import render_text

@@ -15,7 +15,8 @@ from kvrelease.errors import DamagedFile, InputError
 from kvrelease.keys import compute_model_fingerprint
 from kvrelease.release.adapted import fingerprint_adapter_with_text, with_adapters
 from kvrelease.release.digests import config_digest, release_digest
-from kvrelease.release.fingerprint import Fingerprint, load_release
+from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.loading import load_release
 from kvrelease.release.mode import Mode
 from kvrelease.release.naming import kv_name
 from tests.release.adapters import source_of, write_adapter

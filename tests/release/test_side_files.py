@@ -11,7 +11,8 @@ from kvrelease import artifacts
 from kvrelease.errors import DamagedFile, InputError
 from kvrelease.release.diff import diff_fingerprints
 from kvrelease.release.diff_record import KvStatus
-from kvrelease.release.fingerprint import Fingerprint, load_release
+from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.loading import load_release
 from kvrelease.release.quantization import is_quantized
 from kvrelease.release.release_file import FileRole
 from kvrelease.release.side_files import COUNTED, counts_for_kv, is_known_file

@@ -14,8 +14,8 @@ from kvrelease.release.adapter_config import canonical_adapter_config
 from kvrelease.release.canonical import encode_json, same_value
 from kvrelease.release.families import FAMILIES
 from kvrelease.release.families.family import Family
-from kvrelease.release.fingerprint import load_release
 from kvrelease.release.impact import Rule, rule_for, tensor_impact
+from kvrelease.release.loading import load_release
 from kvrelease.release.mode import Mode
 from kvrelease.release.model_config import canonical_config
 from kvrelease.release.quantization import canonical_quantization

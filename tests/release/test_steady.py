@@ -11,7 +11,7 @@ import pytest
 from kvrelease.errors import InputError, NotFound
 from kvrelease.progress import ProgressEvent
 from kvrelease.release.adapted import fingerprint_adapter_with_text
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.loading import load_release
 from kvrelease.release.local_source import LocalFile, LocalSource, open_directory
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode

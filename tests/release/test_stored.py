@@ -8,7 +8,7 @@ import pytest
 from kvrelease.errors import UnsupportedRelease
 from kvrelease.release.address import open_source
 from kvrelease.release.checkpoint import read_checkpoint
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.loading import load_release
 from kvrelease.release.mode import Mode
 from kvrelease.release.stored import proves, read_stored, stored_digest
 from tests.release.builders import config_json, tensors, write_json, write_release, write_text_side

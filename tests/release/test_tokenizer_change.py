@@ -10,7 +10,7 @@ import pytest
 from kvrelease import artifacts
 from kvrelease.release.diff import diff_fingerprints
 from kvrelease.release.diff_record import Diff, KvStatus
-from kvrelease.release.fingerprint import load_release
+from kvrelease.release.loading import load_release
 from kvrelease.release.mode import Mode
 from kvrelease.release.pair import load_pair
 from kvrelease.release.text_changes import ValueChange

@@ -13,7 +13,8 @@ from kvrelease.errors import InputError
 from kvrelease.keys import compute_model_fingerprint
 from kvrelease.release.diff import diff_fingerprints
 from kvrelease.release.diff_record import KvStatus
-from kvrelease.release.fingerprint import load_release, require_kv_name
+from kvrelease.release.fingerprint import require_kv_name
+from kvrelease.release.loading import load_release
 from kvrelease.release.stored import StoredAnswer, proves
 from tests.release.builders import config_json, write_json, write_release
 

@@ -85,7 +85,7 @@ def fingerprint(
     from kvrelease.release.adapted import with_adapters
     from kvrelease.release.address import require_named
     from kvrelease.release.check import check_release
-    from kvrelease.release.fingerprint import load_release
+    from kvrelease.release.loading import load_release
     from kvrelease.release.publication import check_by_stated_hashes, read_publication
     from kvrelease.report.fingerprint import fingerprint_document
 
