@@ -27,10 +27,11 @@ ALLOWED: dict[str, set[str]] = {
     **dict.fromkeys(FOUNDATIONS, BOTTOM),
     "keys": {"errors", "chain", "release"},
     "binding": BOTTOM | FOUNDATIONS,
-    **dict.fromkeys(JOBS, BOTTOM | FOUNDATIONS | {"binding"}),
-    "demo": BOTTOM | FOUNDATIONS | {"binding"} | JOBS,
-    "report": BOTTOM | FOUNDATIONS | {"binding", "demo"} | JOBS,
-    "cli": BOTTOM | FOUNDATIONS | {"binding", "demo"} | JOBS | {"report"},
+    "fleet": BOTTOM | {"engines", "binding"},
+    **dict.fromkeys(JOBS, BOTTOM | FOUNDATIONS | {"binding", "fleet"}),
+    "demo": BOTTOM | FOUNDATIONS | {"binding", "fleet"} | JOBS,
+    "report": BOTTOM | FOUNDATIONS | {"binding", "fleet", "demo"} | JOBS,
+    "cli": BOTTOM | FOUNDATIONS | {"binding", "fleet", "demo"} | JOBS | {"report"},
     "__main__": {"cli"},
 }
 

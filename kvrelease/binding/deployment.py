@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from kvrelease.artifacts import ReleaseRef
+from kvrelease.binding.namespace import resolve_namespace, salt_of
 from kvrelease.binding.observe import Observer, PrefixMemory
 from kvrelease.binding.production import production_request
-from kvrelease.binding.runtime import Runtime, require_agreement
-from kvrelease.config import Production
+from kvrelease.binding.runtime import UNDECLARED_WARNING, Runtime, declared_runtime, require_agreement
+from kvrelease.config import Config, Production
 from kvrelease.engines.base import EngineClient, Request
 from kvrelease.errors import PromptTooLong
+from kvrelease.ledger.store import Ledger
+from kvrelease.release.fingerprint import Fingerprint, require_kv_name
 from kvrelease.workload.grouping import prefix_labels, text_tree
 from kvrelease.workload.prefix_tree import PrefixTree, build_prefix_tree
 from kvrelease.workload.prompt_set import Prompt, PromptSet
@@ -36,6 +39,53 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     production: Production
     salt: str | None
     prompt_set: PromptSet
+
+
+def deployment_of(
+    fingerprint: Fingerprint,
+    *,
+    config: Config,
+    ledger: Ledger,
+    prompt_set: PromptSet,
+    namespace: str | None,
+    command: str,
+    warn: Callable[[str], None],
+) -> Deployment:
+    """What is asked of every replica.
+
+    Args:
+        fingerprint: of the release that is said to be served.
+        config: what users send, and the declared runtime.
+        ledger: knows the release's namespace, or learns it.
+        prompt_set: the representative prompts.
+        namespace: replaces production's salt: `none`, `release` or a text; None for production's own.
+        command: that asks, for the ledger.
+        warn: told what the reader has to know and does not stop the run.
+
+    Raises:
+        UsageError: the key space is none.
+        InputError: the release has no kv name.
+    """
+    runtime = declared_runtime(config.runtime)
+    if runtime.digest is None:
+        warn(UNDECLARED_WARNING)
+    require_kv_name(fingerprint)
+    record, is_new = resolve_namespace(fingerprint.release, runtime=runtime, ledger=ledger, command=command)
+    production = config.production
+    salt = salt_of(production.salt if namespace is None else namespace, namespace=record.namespace)
+    if is_new and salt == record.namespace:
+        warn(
+            f"the namespace {record.namespace} is new to this ledger: if another ledger knows a later epoch, users "
+            "send that one, and this run is about another key space (name the team's ledger with --ledger)"
+        )
+    return Deployment(
+        release=fingerprint.release,
+        namespace=record.namespace,
+        runtime=runtime,
+        production=production,
+        salt=salt,
+        prompt_set=prompt_set,
+    )
 
 
 class Replica:

@@ -32,6 +32,11 @@ KNOWN_FIELDS = (
     "overrides",
 )
 
+UNDECLARED_WARNING = (
+    "the runtime is undeclared: list engine, version, dtype, kv_cache_dtype … under runtime: in kvrelease.yaml, "
+    "so that another engine version gets another namespace"
+)
+
 
 class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     """The runtime that a namespace stands for.

@@ -42,7 +42,8 @@ from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.loading import load_release
 from kvrelease.verify.consistency import ProbeVerdict
 from kvrelease.verify.evidence import Limits
-from kvrelease.verify.run import Twins, conclude, observe
+from kvrelease.verify.run import conclude, observe
+from kvrelease.verify.twins import Twins
 from kvrelease.workload.prompt_set import Prompt
 
 # Identical arms of each strategy: their difference is the noise of the timing.

@@ -11,7 +11,7 @@ from kvrelease.artifacts import Fault, fault_of
 from kvrelease.binding.closing import Doubt, close_run, until_interrupted
 from kvrelease.binding.deployment import Deployment, Replica, prepare
 from kvrelease.engines.base import EngineClient, EngineIdentity, Observation
-from kvrelease.engines.local import LocalEngine, stale_and_clean
+from kvrelease.engines.local import stale_and_clean
 from kvrelease.errors import InputError, KvreleaseError, PromptSetError, UnsupportedRelease
 from kvrelease.ledger.records import CacheOrigin
 from kvrelease.ledger.store import Ledger
@@ -23,6 +23,7 @@ from kvrelease.verify.judge import VerifyReport, judge
 from kvrelease.verify.legs import Collector
 from kvrelease.verify.probes import draw, long_enough
 from kvrelease.verify.record import MAX_TOKENS, Record, probe_request
+from kvrelease.verify.twins import Twins
 from kvrelease.workload.prompt_set import Prompt
 
 # Probes that are also run in process; each costs two prefills there, and the median of a handful decides.
@@ -30,24 +31,6 @@ IN_PROCESS_PROBES = 4
 
 # Namespaces of earlier releases that are probed for exposure, latest first.
 OTHER_NAMESPACES = 2
-
-
-class Twins(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a second opinion on the release comes from; every one may be missing.
-
-    Attributes:
-        golden: record of the new release from a clean, trusted process.
-        baseline: record of the old release.
-        reference: a clean second engine for reference legs.
-        release: the new release, in process.
-        old_release: the old release, in process.
-    """
-
-    golden: Record | None = None
-    baseline: Record | None = None
-    reference: EngineClient | None = None
-    release: LocalEngine | None = None
-    old_release: LocalEngine | None = None
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,8 @@ from kvrelease.progress import Progress, silent
 from kvrelease.verify.evidence import Limits
 from kvrelease.verify.judge import VerifyReport
 from kvrelease.verify.record import Record, record
-from kvrelease.verify.run import Observed, Twins, conclude, observe
+from kvrelease.verify.run import Observed, conclude, observe
+from kvrelease.verify.twins import Twins
 from kvrelease.workload.prompt_set import Prompt, PromptKind, PromptSet
 from tests.engines.scripted import ScriptedEngine
 from tests.ledger.opening import given_or_new

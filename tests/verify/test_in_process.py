@@ -16,7 +16,8 @@ from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.verify.checks import Check, CheckId, CheckVerdict
 from kvrelease.verify.evidence import Limits
 from kvrelease.verify.judge import VerifyReport, judge
-from kvrelease.verify.run import Observed, Twins, observe
+from kvrelease.verify.run import Observed, observe
+from kvrelease.verify.twins import Twins
 from kvrelease.workload.prompt_set import Prompt, PromptKind, PromptSet
 from tests.tiny_models import build_release
 from tests.verify.deployments import deployment

@@ -20,7 +20,8 @@ from kvrelease.verify.consistency import ProbeVerdict
 from kvrelease.verify.evidence import Evidence, Isolation, Limits
 from kvrelease.verify.exposure import SpaceVerdict
 from kvrelease.verify.judge import VerifyReport, judge
-from kvrelease.verify.run import Observed, Twins, conclude, observe
+from kvrelease.verify.run import Observed, conclude, observe
+from kvrelease.verify.twins import Twins
 from tests.engines.scripted import Break, Generation, ScriptedEngine
 from tests.verify.deployments import (
     DESKS,

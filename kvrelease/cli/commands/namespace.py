@@ -37,7 +37,7 @@ def namespace(
     Example: kvrelease namespace ./models/v1.3 --engine vllm
     """
     from kvrelease.binding.namespace import NamespaceReport, RuntimeReport, resolve_namespace
-    from kvrelease.binding.runtime import declared_runtime, other_engine
+    from kvrelease.binding.runtime import UNDECLARED_WARNING, declared_runtime, other_engine
     from kvrelease.binding.settings import binding_settings
     from kvrelease.release.fingerprint import require_kv_name
     from kvrelease.report.namespace import namespace_document
@@ -58,7 +58,7 @@ def namespace(
         )
     warnings = []
     if runtime.digest is None:
-        warnings.append(session.UNDECLARED_WARNING)
+        warnings.append(UNDECLARED_WARNING)
     if other := other_engine(runtime, kind=engine):
         warnings.append(
             f"the namespace stands for {other}, the engine under runtime: in kvrelease.yaml, and the settings are for "

@@ -69,7 +69,7 @@ def prewarm(
 
     choose_format(form, output)
     config = session.configuration()
-    transport = session.transport_of(
+    access = session.access_of(
         config=config,
         urls=engine_url,
         kind=engine,
@@ -87,7 +87,7 @@ def prewarm(
         )
 
         async def warm() -> PrewarmReport:
-            async with session.engines_of(transport, release=release) as engines:
+            async with session.engines_of(access, release=release) as engines:
                 return await run(
                     engines,
                     deployment=deployment,

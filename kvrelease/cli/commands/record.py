@@ -56,7 +56,7 @@ def record(
 
     choose_format(form, output)
     config = session.configuration()
-    transport = session.transport_of(
+    access = session.access_of(
         config=config,
         urls=engine_url,
         kind=engine,
@@ -65,7 +65,7 @@ def record(
         key_variable=api_key_env,
         headers=header,
     )
-    if len(transport.urls) > 1:
+    if len(access.urls) > 1:
         raise UsageError("record observes one replica, and several are named", hint="name one --engine-url")
 
     prompt_set = session.read_prompts(prompts)
@@ -76,7 +76,7 @@ def record(
         )
 
         async def observe() -> Record:
-            async with session.engines_of(transport, release=release) as engines:
+            async with session.engines_of(access, release=release) as engines:
                 return await run(
                     engines[0], deployment=deployment, ledger=store, max_tokens=max_tokens, progress=progress
                 )

@@ -148,6 +148,7 @@ def verify(
     from kvrelease.verify.judge import judge
     from kvrelease.verify.record import Record
     from kvrelease.verify.run import Observed, conclude, observe
+    from kvrelease.verify.twins import open_twins
 
     if judge_again is not None:
         _require_no_other_option(context, source=judge_again)
@@ -159,7 +160,7 @@ def verify(
         code = exit_code(verdict=report.verdict)
         return deliver(report, lambda: verify_document(report), wanted=form, output=output, code=code)
     config = session.configuration()
-    transport = session.transport_of(
+    access = session.access_of(
         config=config,
         urls=engine_url,
         kind=engine,
@@ -178,14 +179,15 @@ def verify(
 
         async def gather() -> Observed:
             async with (
-                session.engines_of(transport, release=release) as engines,
-                session.twins_of(
-                    transport,
+                session.engines_of(access, release=release) as engines,
+                open_twins(
+                    access,
                     release=release,
                     old_release=old_release,
                     reference=reference,
                     golden=records[0],
                     baseline=records[1],
+                    warn=console.say_warning,
                 ) as twins,
             ):
                 return await observe(

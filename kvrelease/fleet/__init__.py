@@ -1,0 +1,1 @@
+"""Which replicas there are, and opening them."""
