@@ -19,6 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from kvrelease import __version__
+from kvrelease.absent import next_step
 from kvrelease.errors import DamagedFile, InputError, KvreleaseError, NotFound
 
 # A JSON object whose keys are not ours: bodies of requests stay whole in this form, because they must be sent exactly
@@ -184,7 +185,8 @@ def read(path: Path, artifact: type[A]) -> A:
         with path.open("rb") as file:
             data = file.read(MAX_ARTIFACT_BYTES + 1)
     except OSError as error:
-        raise NotFound(f"reading {path}: {error.strerror or error}") from error
+        hint = next_step(path) if isinstance(error, FileNotFoundError) else None
+        raise NotFound(f"reading {path}: {error.strerror or error}", hint=hint) from error
     if len(data) > MAX_ARTIFACT_BYTES:
         raise DamagedFile(f"reading {path}: more than {MAX_ARTIFACT_BYTES} bytes, which no artifact has")
     return from_json(data, artifact, source=str(path))

@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "kvrelease"
 
-BOTTOM = {"errors", "artifacts", "config", "progress", "chain", "printable"}
+BOTTOM = {"errors", "artifacts", "config", "progress", "chain", "printable", "absent"}
 FOUNDATIONS = {"release", "workload", "engines", "ledger"}
 JOBS = {"prewarm", "verify", "stores"}
 
@@ -20,9 +20,10 @@ JOBS = {"prewarm", "verify", "stores"}
 ALLOWED: dict[str, set[str]] = {
     "errors": {"printable"},
     "printable": set(),
+    "absent": set(),
     "progress": set(),
     "chain": set(),
-    "artifacts": {"errors"},
+    "artifacts": {"errors", "absent"},
     "config": {"errors", "artifacts"},
     **dict.fromkeys(FOUNDATIONS, BOTTOM),
     "keys": {"errors", "chain", "release"},

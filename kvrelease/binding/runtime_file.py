@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from kvrelease.absent import next_step
 from kvrelease.artifacts import MAX_ARTIFACT_BYTES
 from kvrelease.binding.runtime import UNDECLARED, declared_runtime
 from kvrelease.config import parse_config
@@ -56,7 +57,7 @@ def read_stated_runtime(path: Path) -> StatedRuntime:
     try:
         data = _read(path)
     except FileNotFoundError as error:
-        raise NotFound(f"reading the runtime in {path}: no such file") from error
+        raise NotFound(f"reading the runtime in {path}: no such file", hint=next_step(path)) from error
     except OSError as error:
         raise InputError(f"reading the runtime in {path}: {error.strerror or error}") from error
     if len(data) > MAX_ARTIFACT_BYTES:

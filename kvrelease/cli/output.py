@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
+from kvrelease.absent import next_step
 from kvrelease.cli.console import say_error
 from kvrelease.cli.streams import abandon, put
 from kvrelease.errors import ExitCode, InputError, UsageError, worst
@@ -55,7 +56,7 @@ def require_writable(path: Path, *, option: str, follows_links: bool = True) -> 
     if path.is_dir():
         raise UsageError(f"{option} {path}: it is a directory", hint="name a file in it")
     if not directory.is_dir():
-        raise UsageError(f"{option} {path}: no such directory {directory}")
+        raise UsageError(f"{option} {path}: no such directory {directory}", hint=next_step(directory))
     if path.exists() and not path.is_file():
         return  # a device or a pipe, written to and not replaced
     directory = path.resolve().parent if follows_links else directory

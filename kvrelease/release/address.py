@@ -6,20 +6,14 @@ Places beyond this machine's file systems are imported late: they cost time, and
 # ruff: noqa: PLC0415 - imports of places beyond this machine stay inside the functions
 from __future__ import annotations
 
-import difflib
-import re
-from itertools import islice
 from pathlib import Path
 
+from kvrelease.absent import next_step
 from kvrelease.errors import NotFound, UnsupportedRelease, UsageError
 from kvrelease.release.hub_cache import open_in_cache
 from kvrelease.release.local_source import LocalFile, is_link, open_directory, open_single_file, path_exists
 from kvrelease.release.source import HUB_PREFIX, Source, SourceFile
 from kvrelease.release.weights import WEIGHT_SUFFIXES
-
-# `org/name`, as the Hub calls a model.
-_MODEL_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
-_MOST_NEIGHBOURS = 10_000  # of a path that leads nowhere; a larger directory is no place to guess in
 
 
 def open_source(what: str | Path) -> Source:
@@ -58,28 +52,8 @@ def open_source(what: str | Path) -> Source:
             hint="give the model's directory, or a fingerprint that was saved with --output",
         )
     if not exists and not is_link(path):
-        raise NotFound(f"reading {path}: no such file or directory", hint=_next_step(path))
+        raise NotFound(f"reading {path}: no such file or directory", hint=next_step(path))
     return open_single_file(path)
-
-
-def _next_step(path: Path) -> str:
-    """What a user may have meant by a path at which nothing is."""
-    there = next(parent for parent in path.absolute().parents if path_exists(parent))
-    missing = path.absolute().relative_to(there).parts[0]
-    if is_link(there / missing):
-        return f"{there / missing} is a link to what is not there: mount or restore what it leads to"
-    if not there.is_dir():
-        return f"{there} is a file: give the directory that it lies in, or the file alone"
-    try:
-        names = [entry.name for entry in islice(there.iterdir(), _MOST_NEIGHBOURS)]
-    except OSError:  # it may be searched, and not listed
-        names = []
-    close = difflib.get_close_matches(missing, names, n=1)
-    if close:
-        return f"did you mean {there / close[0]}?"
-    if _MODEL_ID.fullmatch(str(path)):
-        return f"{there} has no {missing}; a model on the Hub is written hf:{path}@REVISION"
-    return f"{there} is there, and has no {missing}: check the path, or whether its disk is mounted"
 
 
 def is_elsewhere(what: str | Path) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from kvrelease.absent import next_step
 from kvrelease.errors import InputError, NotFound
 from kvrelease.release.source import TEMPLATE_FOLDER, FileIdentity, Origin
 
@@ -177,8 +178,8 @@ def path_exists(path: Path) -> bool:
 def translate(error: OSError, where: str) -> InputError:
     """The operating system's refusal as an error of ours."""
     is_absent = isinstance(error, FileNotFoundError | NotADirectoryError) or error.errno == errno.ENAMETOOLONG
-    kind = NotFound if is_absent else InputError
-    return kind(f"reading {where}: {error.strerror or error}")
+    reason = f"reading {where}: {error.strerror or error}"
+    return NotFound(reason, hint=next_step(Path(where))) if is_absent else InputError(reason)
 
 
 def _entries(directory: Path) -> list[str]:
