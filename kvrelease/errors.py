@@ -9,6 +9,7 @@
     │   ├── DamagedFile           the bytes are not what the format promises
     │   ├── UnsupportedRelease    well-formed, but nothing we may or can read
     │   ├── PromptSetError        a prompt set is empty or malformed
+    │   ├── TrafficLogError       a traffic log is empty, of no known format, or damaged at one place
     │   └── PromptTooLong         a prompt does not fit the engine's context
     └── ServiceError          5   an engine or a store did not answer properly
         ├── Unreachable           no connection
@@ -116,6 +117,10 @@ class UnsupportedRelease(InputError):
 
 class PromptSetError(InputError):
     """A prompt set is empty or malformed."""
+
+
+class TrafficLogError(InputError):
+    """A traffic log is empty, of no known format, or damaged at one place."""
 
 
 class PromptTooLong(InputError):

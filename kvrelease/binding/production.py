@@ -6,7 +6,7 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.config import Production
 from kvrelease.engines.base import EngineKind, Request, Route
 from kvrelease.errors import UsageError
-from kvrelease.workload.check import SALT_FIELDS
+from kvrelease.workload.key_space import SALT_FIELDS
 from kvrelease.workload.prompt_set import Prompt, PromptKind
 
 # Greedy, and every sampling parameter said out loud: an engine's own defaults come from generation_config.json, and

@@ -11,12 +11,9 @@ import msgspec
 from kvrelease.artifacts import Artifact
 from kvrelease.workload.body import whole_text
 from kvrelease.workload.grouping import MAX_COMPARED_CHARACTERS, UNSHARED, prefix_labels
+from kvrelease.workload.key_space import SALT_FIELDS
 from kvrelease.workload.prompt_set import Prompt, PromptKind, PromptSet, canonical_json
 from kvrelease.workload.volatile import Volatility, volatile_prefixes
-
-# Fields by which a body chooses its own key space, whatever `production.salt` says (reference: vLLM and SGLang call it
-# cache_salt, SGLang also extra_key).
-SALT_FIELDS = ("cache_salt", "extra_key")
 
 _VOLATILE_WORDS = {
     Volatility.UUID: "a UUID",

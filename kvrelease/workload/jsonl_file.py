@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import msgspec
 
-from kvrelease.errors import PromptSetError
 from kvrelease.workload.body import as_object
 from kvrelease.workload.entry import Entry, read_id, read_label, read_weight
-from kvrelease.workload.place import Place, did_you_mean, kind_name, quoted
+from kvrelease.workload.json_line import decode_object
+from kvrelease.workload.place import Place, did_you_mean, quoted
 
 _WRAPPED_KEYS = frozenset({"id", "weight", "prefix", "body"})
 
@@ -27,9 +27,7 @@ def read_jsonl(text: str, *, source: str) -> list[Entry]:
 
 
 def _read_line(line: str, *, place: Place) -> Entry:
-    value = _decode(line, place=place)
-    if not isinstance(value, dict):
-        raise place.error(f"the line is {kind_name(value)}, expected a JSON object: one request body")
+    value = decode_object(line, place=place)
     prompt_id = read_id(value.get("id"), place=place)
     place = msgspec.structs.replace(place, id=prompt_id)
     if "body" in value:
@@ -50,20 +48,3 @@ def _read_line(line: str, *, place: Place) -> Entry:
         body=body,
         prefix=label,
     )
-
-
-def _decode(line: str, *, place: Place) -> object:
-    try:
-        value: object = msgspec.json.decode(line)
-    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise _broken(line, error, place=place) from error
-    return value
-
-
-def _broken(line: str, error: Exception, *, place: Place) -> PromptSetError:
-    # msgspec's own words name the byte and quote nothing of the line.
-    detail = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-    hint = "every line is one complete JSON object"
-    if line.strip() in ("{", "["):
-        hint = "the object spans several lines: write each on one line (`jq -c . FILE`)"
-    return place.error(f"the line is not valid JSON ({detail})", hint=hint)

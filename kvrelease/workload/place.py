@@ -1,4 +1,4 @@
-"""Where in a prompt set file something was found, and the error that says so.
+"""Where in a prompt set or a traffic log something was found, and the error that says so.
 
 Messages quote keys, names and ids, shortened; never the text of a prompt.
 """
@@ -6,26 +6,36 @@ Messages quote keys, names and ids, shortened; never the text of a prompt.
 from __future__ import annotations
 
 import difflib
+import enum
 from collections.abc import Iterable
 
 import msgspec
 
-from kvrelease.errors import PromptSetError
+from kvrelease.errors import InputError, PromptSetError, TrafficLogError
 
 MAX_QUOTED_CHARACTERS = 40  # a key or an id is recognised by this much; a pasted prompt is not spilled
 
 
+class Reading(enum.StrEnum):
+    """What a file is read as."""
+
+    PROMPT_SET = "prompt set"
+    LOG = "log"
+
+
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """A spot in a prompt set file.
+    """A spot in a prompt set file or a traffic log.
 
     Attributes:
         source: the file, as the user wrote it.
+        reading: what it is read as.
         line: 1-based, None for the file as a whole.
         entry: 1-based position in the `prompts:` list; None outside of it.
         id: the entry's id, None when it has none or it is not yet known.
     """
 
     source: str
+    reading: Reading = Reading.PROMPT_SET
     line: int | None = None
     entry: int | None = None
     id: str | None = None
@@ -38,9 +48,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
             parts.append(f"prompt {self.entry}")
         return ", ".join(parts) + (f" (id {quoted(self.id)})" if self.id is not None else "")
 
-    def error(self, found: str, *, hint: str | None = None) -> PromptSetError:
-        """The error to raise for what was found here."""
-        return PromptSetError(f"reading the prompt set {self}: {found}", hint=hint)
+    def error(self, found: str, *, hint: str | None = None) -> InputError:
+        """The error to raise for what was found here: a `PromptSetError` or a `TrafficLogError`."""
+        error = PromptSetError if self.reading is Reading.PROMPT_SET else TrafficLogError
+        return error(f"reading the {self.reading} {self}: {found}", hint=hint)
 
 
 def quoted(word: object) -> str:

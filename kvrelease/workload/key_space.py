@@ -1,0 +1,65 @@
+"""The key space that a request asks for by itself: its model or adapter, and its tenant's own salt.
+
+Prompts of two key spaces share no block, whatever their texts have in common.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from kvrelease.artifacts import JsonObject
+from kvrelease.workload.place import Place, kind_name
+
+# Fields by which a body chooses its own key space, whatever `production.salt` says (vLLM and SGLang call it
+# cache_salt, SGLang also extra_key).
+SALT_FIELDS = ("cache_salt", "extra_key")
+MAX_SALT_CHARACTERS = 1024  # vLLM takes 128; SGLang has no limit, and nobody names a tenant by more
+
+
+class KeySpace(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """Where the blocks of a request are looked up.
+
+    Attributes:
+        model: served name or adapter; empty when the request names none.
+        salt: the tenant's own; empty without one.
+    """
+
+    model: str
+    salt: str
+
+
+def key_space(*, model: str | None, salt: str | None) -> KeySpace:
+    """The key space of a request; None is the served model, and no salt."""
+    return KeySpace(model=model or "", salt=salt or "")
+
+
+def read_salt(value: object, *, place: Place, field: str = "salt") -> str | None:
+    """A tenant's own salt; nothing and empty text are none.
+
+    Raises:
+        InputError: not text, or absurdly long. The message never holds the salt.
+    """
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        raise place.error(f"`{field}` is {kind_name(value)}, expected text")
+    if len(value) > MAX_SALT_CHARACTERS:
+        raise place.error(f"`{field}` has {len(value)} characters, expected at most {MAX_SALT_CHARACTERS}")
+    return value
+
+
+def take_salt(body: JsonObject, *, place: Place) -> tuple[JsonObject, str | None]:
+    """A body without its salt fields, and the salt that they held.
+
+    Raises:
+        InputError: a salt is no text, or two fields hold two.
+    """
+    given = [field for field in SALT_FIELDS if field in body]
+    if not given:
+        return body, None
+    salts = {read_salt(body[field], place=place, field=field) for field in given} - {None}
+    if len(salts) > 1:
+        raise place.error(
+            f"{' and '.join(given)} hold two different salts", hint="keep the one that the engine in use reads"
+        )
+    return {name: value for name, value in body.items() if name not in SALT_FIELDS}, next(iter(salts), None)

@@ -1,0 +1,64 @@
+"""The records of a log of JSON: its lines, or the elements of one array, each decoded when it is asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from kvrelease.artifacts import JsonObject
+from kvrelease.errors import InputError
+from kvrelease.workload.json_line import decode_object
+from kvrelease.workload.logged import LoggedRequest
+from kvrelease.workload.logs.lines import MAX_LINE_BYTES, Line, LogFile
+from kvrelease.workload.place import Place, Reading
+
+_PIECE_BYTES = 256 * 1024
+# What moves the depth of JSON, strings as a whole; an open string at the end waits for the next piece.
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},]', re.DOTALL)
+
+# What a reader makes of a record: a request, or the damage found, for `read_log` to raise or to hand over.
+Step = LoggedRequest | InputError
+
+
+class JsonReader(Protocol):
+    """What makes requests of one JSON object of a log."""
+
+    def __call__(self, line: JsonObject, *, place: Place) -> Iterable[LoggedRequest]:
+        """The requests of a record, in order.
+
+        Raises:
+            InputError: the record is damaged.
+        """
+
+
+def place_in(file: LogFile, number: int) -> Place:
+    """A line of a log."""
+    return Place(source=file.source, reading=Reading.LOG, line=number)
+
+
+def json_lines(file: LogFile) -> Iterator[Line]:
+    """The lines that are not blank."""
+    return (line for line in file.lines() if line.is_too_long or line.data.strip())
+
+
+def read_records(records: Iterable[Line], file: LogFile, reader: JsonReader) -> Iterator[Step]:
+    """The requests of records of JSON."""
+    for record in records:
+        place = place_in(file, record.number)
+        try:
+            if record.is_too_long:
+                raise too_long(place)
+            requests = tuple(reader(decode_object(record.data, place=place), place=place))
+        except InputError as error:
+            yield error
+        else:
+            yield from requests
+
+
+def too_long(place: Place) -> InputError:
+    """The damage of a line that is longer than any request."""
+    return place.error(
+        f"the line has more than {MAX_LINE_BYTES // 1024**2} MiB, which no request has",
+        hint="write one request a line; is this a log?",
+    )
