@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "kvrelease"
 
 BOTTOM = {"errors", "artifacts", "config", "progress", "chain", "printable", "absent"}
-FOUNDATIONS = {"release", "workload", "engines", "ledger"}
+FOUNDATIONS = {"release", "workload", "engines", "ledger", "simulator"}
 JOBS = {"prewarm", "verify", "stores"}
 
 # What each part of the package may import, itself aside.
@@ -70,6 +70,11 @@ PURE = (
     "binding/runtime.py",
     "binding/settings.py",
     "workload/prefix_tree.py",
+    "simulator/cache.py",
+    "simulator/routing.py",
+    "simulator/simulate.py",
+    "simulator/slots.py",
+    "simulator/traffic.py",
     "chain.py",
     "release/adapter_diff.py",
     "release/adapter_fit.py",

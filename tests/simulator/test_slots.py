@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import random
+
+from kvrelease.simulator.slots import SlotCache, common_prefix
+
+LONG = list(range(100))
+
+
+def test_the_first_requests_take_the_slots_from_the_last_one_on() -> None:
+    cache = SlotCache(3)
+    holds = [cache.begin([n]) for n in range(3)]
+    assert [hold.slot for hold in holds if hold is not None] == [2, 1, 0]
+    assert cache.begin([9]) is None
+
+
+def test_a_prompt_goes_to_the_slot_that_is_most_alike() -> None:
+    cache = SlotCache(2, similarity=0.6)
+    cache.request([*LONG, 1, 1])
+    cache.request([*range(50), *range(500, 552)])
+    assert cache.request([*LONG, 2, 2], hit_limit=101) == 100
+    assert cache.request([*range(50), *range(500, 550), 7], hit_limit=100) == 100
+
+
+def test_below_the_threshold_the_slot_unused_for_longest_is_taken_and_its_common_start_still_hits() -> None:
+    cache = SlotCache(2, similarity=0.5)
+    cache.request(LONG)
+    cache.request([7, 7, 7])
+    assert cache.request([*range(40), *[8] * 60]) == 40
+    assert cache.peek(LONG) == 0, "more than half alike to nothing, so the other slot, which holds the sevens"
+
+
+def test_exactly_the_threshold_is_not_alike_enough() -> None:
+    cache = SlotCache(2, similarity=0.1)
+    cache.request([0] * 10)
+    hold = cache.begin([*[0] * 10, *[1] * 90])
+    assert hold is not None
+    assert (hold.slot, hold.hits) == (0, 0)
+
+
+def test_what_a_slot_held_beyond_the_common_start_is_lost() -> None:
+    cache = SlotCache(1)
+    cache.request(LONG)
+    cache.request([*range(30), 5])
+    assert cache.evicted == 70
+    assert cache.request(LONG) == 30
+
+
+def test_the_common_prefix_is_the_longest_one() -> None:
+    rng = random.Random(4)
+    for _ in range(200):
+        one, other = ([rng.randrange(2) for _ in range(rng.randint(0, 9))] for _ in range(2))
+        pairs = zip(one, other, strict=False)
+        expected = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+        assert common_prefix(one, other) == expected
