@@ -5,7 +5,7 @@ Pure: from token ids to numbers. The tree is compressed, so its size grows with 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 
 import msgspec
 
@@ -178,33 +178,40 @@ class PrefixTree(msgspec.Struct, frozen=True, kw_only=True):
         return covered
 
 
-def build_prefix_tree(tokens: Mapping[str, Sequence[int]], *, block_tokens: int) -> PrefixTree:
+def build_prefix_tree(
+    tokens: Mapping[str, Sequence[int]], *, block_tokens: int, key_spaces: Mapping[str, Hashable] | None = None
+) -> PrefixTree:
     """The prefix tree of a prompt set.
 
     Args:
         tokens: [prompts][tokens] ids by prompt id, as the server tokenises the whole request.
         block_tokens: granularity of a hit, >= 1.
+        key_spaces: by prompt id, such as adapter and salt: prompts of two share no block, however alike they are. A
+            prompt that is not in it has the key space None; without it all have.
     """
-    return tree_of_packed({key: pack_tokens(ids) for key, ids in tokens.items()}, block_tokens=block_tokens)
+    packed = {key: pack_tokens(ids) for key, ids in tokens.items()}
+    return tree_of_packed(packed, block_tokens=block_tokens, key_spaces=key_spaces)
 
 
-def tree_of_packed(packed: Mapping[str, bytes], *, block_tokens: int) -> PrefixTree:
+def tree_of_packed(
+    packed: Mapping[str, bytes], *, block_tokens: int, key_spaces: Mapping[str, Hashable] | None = None
+) -> PrefixTree:
     """`build_prefix_tree` for sequences of 4-byte symbols, such as packed token ids or UTF-32 text."""
     assert block_tokens >= 1, "a block holds at least one token"
     block_bytes = block_tokens * TOKEN_BYTES
     lengths = {key: cacheable_tokens(len(data) // TOKEN_BYTES, block_tokens) for key, data in packed.items()}
     # Sorted, every shared prefix is a contiguous range, and neighbours share the longest ones.
-    order = sorted(packed, key=lambda key: (packed[key][: lengths[key] * TOKEN_BYTES], key))
+    cuts = {key: data[: lengths[key] * TOKEN_BYTES] for key, data in packed.items()}
+    spaces = _numbered(packed, key_spaces or {})
+    order = sorted(packed, key=lambda key: (spaces[key], cuts[key], key))
     root = _Node(start=0, end=0, first=0)
-    ends = _grow(root, [packed[key][: lengths[key] * TOKEN_BYTES] for key in order], block_bytes=block_bytes)
+    ends = _grow(root, [(spaces[key], cuts[key]) for key in order], block_bytes=block_bytes)
     segments = _number(root, block_tokens=block_tokens)
-    starts = {
-        (
-            segment.parent,
-            packed[order[segment.first]][segment.start_tokens * TOKEN_BYTES :][:block_bytes],
-        ): segment.index
-        for segment in segments
-    }
+    starts = {}
+    for segment in segments:
+        first = order[segment.first]
+        block = packed[first][segment.start_tokens * TOKEN_BYTES :][:block_bytes]
+        starts[(spaces[first], segment.parent, block)] = segment.index
     branches = {}
     for key, end in zip(order, ends, strict=True):
         tail = packed[key][lengths[key] * TOKEN_BYTES :]
@@ -212,9 +219,15 @@ def tree_of_packed(packed: Mapping[str, bytes], *, block_tokens: int) -> PrefixT
             tokens=len(packed[key]) // TOKEN_BYTES,
             cacheable_tokens=lengths[key],
             segment=end.index,
-            continued_by=starts.get((end.index, tail)) if len(tail) == block_bytes else None,
+            continued_by=starts.get((spaces[key], end.index, tail)) if len(tail) == block_bytes else None,
         )
     return PrefixTree(block_tokens=block_tokens, order=tuple(order), branches=branches, segments=segments)
+
+
+def _numbered(ids: Collection[str], key_spaces: Mapping[str, Hashable]) -> dict[str, int]:
+    """A number for the key space of each prompt, by the smallest id in it, so that no order of a mapping matters."""
+    numbers: dict[Hashable, int] = {}
+    return {key: numbers.setdefault(key_spaces.get(key), len(numbers)) for key in sorted(ids)}
 
 
 class _Node:
@@ -227,12 +240,13 @@ class _Node:
         self.index: int | None = None
 
 
-def _grow(root: _Node, cuts: Sequence[bytes], *, block_bytes: int) -> list[_Node]:
-    """Builds the tree of sorted byte strings below `root`; returns the node in which each ends."""
+def _grow(root: _Node, cuts: Sequence[tuple[int, bytes]], *, block_bytes: int) -> list[_Node]:
+    """Builds the tree of sorted (key space, bytes) below `root`; returns the node in which each ends."""
     open_nodes = [root]
     ends = []
-    for position, cut in enumerate(cuts):
-        common = _common_bytes(cuts[position - 1], cut) // block_bytes if position else 0
+    for position, (space, cut) in enumerate(cuts):
+        previous_space, previous = cuts[position - 1] if position else (space, b"")
+        common = _common_bytes(previous, cut) // block_bytes if space == previous_space else 0
         while open_nodes[-1].end > common:
             node = open_nodes.pop()
             node.last = position

@@ -117,3 +117,38 @@ def test_a_chain_of_thousands_of_nested_prompts_needs_no_recursion() -> None:
     tree = build_prefix_tree(tokens, block_tokens=1)
     assert tree.senders() == ("p2999",)
     assert len(tree.path("p2999")) == 2999
+
+
+def test_prompts_of_two_key_spaces_share_no_block() -> None:
+    tokens = {name: [*range(64), number] for number, name in enumerate("abcd")}
+    spaces = {"a": ("lora", "tenant-1"), "b": ("lora", "tenant-2"), "d": ("lora", "tenant-1")}
+    tree = build_prefix_tree(tokens, block_tokens=16, key_spaces=spaces)
+    assert [tree.shared_tokens("a", other) for other in "bcd"] == [0, 0, 64]
+    assert tree.unique_blocks == 3 * 4
+    assert tree.order == ("a", "d", "b", "c")
+    assert len(tree.senders()) == 3
+
+
+def test_key_spaces_make_the_trees_of_their_prompts_side_by_side() -> None:
+    rng = random.Random(6)
+    for tokens, size in random_sets(seed=6, rounds=300, most=9):
+        spaces = {key: rng.choice((None, "x", ("y", None))) for key in tokens}
+        tree = build_prefix_tree(tokens, block_tokens=size, key_spaces=spaces)
+        apart = [
+            build_prefix_tree({key: tokens[key] for key in tokens if spaces[key] == space}, block_tokens=size)
+            for space in (None, "x", ("y", None))
+        ]
+        assert tree.unique_blocks == sum(part.unique_blocks for part in apart)
+        assert tree.lower_bound_tokens(tokens) == sum(part.lower_bound_tokens(part.branches) for part in apart)
+        assert set(tree.senders()) == {prompt_id for part in apart for prompt_id in part.senders()}
+        for part in apart:
+            for one, other in itertools.combinations(part.branches, 2):
+                assert tree.shared_tokens(one, other) == part.shared_tokens(one, other)
+
+
+def test_the_order_of_the_mappings_changes_nothing() -> None:
+    tokens = {name: [*range(20), number] for number, name in enumerate("abcdef")}
+    spaces = {name: name in "ace" for name in tokens}
+    turned = dict(reversed(tokens.items()))
+    trees = [build_prefix_tree(each, block_tokens=4, key_spaces=spaces) for each in (tokens, turned)]
+    assert trees[0] == trees[1]
