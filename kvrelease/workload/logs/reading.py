@@ -8,14 +8,32 @@ from pathlib import Path
 from kvrelease.errors import InputError, TrafficLogError
 from kvrelease.progress import Progress, silent
 from kvrelease.workload.logged import LoggedRequest
+from kvrelease.workload.logs.csv_file import azure_requests, csv_requests
+from kvrelease.workload.logs.detection import Shape, shape_of
+from kvrelease.workload.logs.json_array import json_elements
 from kvrelease.workload.logs.lines import LogFile
+from kvrelease.workload.logs.litellm import litellm_requests
 from kvrelease.workload.logs.log_format import LogFormat
+from kvrelease.workload.logs.mooncake import mooncake_requests
 from kvrelease.workload.logs.openai import batch_requests, openai_requests
+from kvrelease.workload.logs.otel import otel_requests
+from kvrelease.workload.logs.plain_text import text_documents, text_lines
 from kvrelease.workload.logs.records import JsonReader, Step, json_lines, read_records
+from kvrelease.workload.logs.sharegpt import sharegpt_requests
 
 _JSON_READERS: dict[LogFormat, JsonReader] = {
     LogFormat.OPENAI: openai_requests,
     LogFormat.BATCH: batch_requests,
+    LogFormat.SHAREGPT: sharegpt_requests,
+    LogFormat.LITELLM: litellm_requests,
+    LogFormat.OTEL: otel_requests,
+    LogFormat.MOONCAKE: mooncake_requests,
+}
+_OTHER_READERS: dict[LogFormat, Callable[[LogFile], Iterator[Step]]] = {
+    LogFormat.CSV: csv_requests,
+    LogFormat.AZURE: azure_requests,
+    LogFormat.TEXT: text_lines,
+    LogFormat.DOCUMENTS: text_documents,
 }
 
 
@@ -41,10 +59,10 @@ def read_log(
         TrafficLogError: it is empty, of no known format, or a record is damaged (file, line and what was found).
         InputError: the file cannot be read on: a disk that fails, a gzip stream that is cut off.
     """
-    form = format if format is not None else LogFormat.OPENAI
+    shape = shape_of(path, source=source, form=format)
     is_empty = True
     with LogFile(path, source=source, progress=progress) as file:
-        for step in _steps(file, form):
+        for step in _steps(file, shape):
             is_empty = False
             if isinstance(step, LoggedRequest):
                 yield step
@@ -53,8 +71,14 @@ def read_log(
             else:
                 on_bad_line(step)
     if is_empty:
-        raise TrafficLogError(f"reading the log {source}: it holds no requests")
+        raise TrafficLogError(
+            f"reading the log {source} as {shape.form}: it holds no requests",
+            hint="say what it is with --log-format, when that is not its format",
+        )
 
 
-def _steps(file: LogFile, form: LogFormat) -> Iterator[Step]:
-    return read_records(json_lines(file), file, _JSON_READERS[form])
+def _steps(file: LogFile, shape: Shape) -> Iterator[Step]:
+    reader = _JSON_READERS.get(shape.form)
+    if reader is None:
+        return _OTHER_READERS[shape.form](file)
+    return read_records(json_elements(file) if shape.is_array else json_lines(file), file, reader)

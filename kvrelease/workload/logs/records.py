@@ -1,8 +1,7 @@
-"""The records of a log of JSON: its lines, or the elements of one array, each decoded when it is asked for."""
+"""The records of a log of JSON, read one by one, and what each becomes: requests, or the damage that was found."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
@@ -12,10 +11,6 @@ from kvrelease.workload.json_line import decode_object
 from kvrelease.workload.logged import LoggedRequest
 from kvrelease.workload.logs.lines import MAX_LINE_BYTES, Line, LogFile
 from kvrelease.workload.place import Place, Reading
-
-_PIECE_BYTES = 256 * 1024
-# What moves the depth of JSON, strings as a whole; an open string at the end waits for the next piece.
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},]', re.DOTALL)
 
 # What a reader makes of a record: a request, or the damage found, for `read_log` to raise or to hand over.
 Step = LoggedRequest | InputError

@@ -49,9 +49,9 @@ def test_gzip_is_undone(tmp_path: Path) -> None:
 def test_a_gzip_stream_that_is_cut_off_is_never_a_short_log(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl.gz"
     path.write_bytes(gzip.compress(b"".join(json.dumps({**CHAT, "n": n}).encode() + b"\n" for n in range(999)))[:-9])
-    passed_over: list[InputError] = []
+    damage: list[InputError] = []
     with pytest.raises(DamagedFile, match="cut off"):
-        list(read_log(path, source="log", on_bad_line=passed_over.append))
+        list(read_log(path, source="log", on_bad_line=damage.append))
 
 
 def test_damage_names_file_and_line_and_nothing_of_its_text(tmp_path: Path) -> None:
