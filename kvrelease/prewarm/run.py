@@ -12,6 +12,7 @@ from kvrelease.binding.closing import close_run, until_interrupted
 from kvrelease.binding.control import nonce_request
 from kvrelease.binding.deployment import Deployment, Replica, prepare
 from kvrelease.binding.observe import Leg, Witness, known_total, total
+from kvrelease.binding.production import refuse_own_salts
 from kvrelease.engines.base import EngineClient, Request
 from kvrelease.errors import KvreleaseError, UsageError, one_of
 from kvrelease.ledger.store import Ledger
@@ -68,6 +69,7 @@ async def prewarm(
     Raises:
         KvreleaseError: a replica could not even be prepared; nothing was generated on any of them.
     """
+    refuse_own_salts(deployment.prompt_set, action="prewarming")
     replicas = [
         await prepare(engine, deployment=deployment, memory=ledger, max_tokens=MAX_TOKENS) for engine in engines
     ]

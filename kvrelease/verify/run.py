@@ -10,6 +10,7 @@ import msgspec
 from kvrelease.artifacts import Fault, fault_of
 from kvrelease.binding.closing import Doubt, close_run, until_interrupted
 from kvrelease.binding.deployment import Deployment, Replica, prepare
+from kvrelease.binding.production import refuse_own_salts
 from kvrelease.engines.base import EngineClient, EngineIdentity, Observation
 from kvrelease.engines.local import stale_and_clean
 from kvrelease.errors import InputError, KvreleaseError, PromptSetError, UnsupportedRelease
@@ -81,6 +82,7 @@ async def observe(
     started = time.monotonic()
     _require_same(twins.golden, option="--golden", deployment=deployment, same_release=True)
     _require_same(twins.baseline, option="--baseline", deployment=deployment, same_release=False)
+    refuse_own_salts(deployment.prompt_set, action="verifying")
     memory = _Amnesia(ledger) if limits.expects_cold else ledger
     replicas = [
         await prepare(engine, deployment=deployment, memory=memory, max_tokens=MAX_TOKENS) for engine in engines

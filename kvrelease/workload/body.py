@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import blake3
+
 from kvrelease.artifacts import JsonObject
 from kvrelease.workload.place import Place, did_you_mean, kind_name, quoted
 from kvrelease.workload.prompt_set import Prompt, PromptKind, canonical_json
@@ -12,6 +14,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 # A request body is flat; 64 levels leave room for the JSON schemas of tools, and keep recursion far from its limit.
 MAX_NESTING = 64
 _INT_RANGE = range(-(2**63), 2**64)  # what JSON encoders and servers agree on
+_IMAGE_URLS = ("http://", "https://", "data:")
 _MEDIA = {"image": "an image", "audio": "audio", "video": "video", "file": "a file"}
 
 
@@ -88,8 +91,8 @@ def check_body(body: JsonObject, *, place: Place) -> PromptKind:
     """The route that a body is for, after checking what decides its prompt.
 
     Raises:
-        PromptSetError: neither or both of `messages` and `prompt`, a role we do not know, media, an empty prompt or a
-            batch of several.
+        PromptSetError: neither or both of `messages` and `prompt`, a role we do not know, media other than images by
+            reference, an empty prompt or a batch of several.
     """
     has_messages, has_prompt = "messages" in body, "prompt" in body
     if has_messages and has_prompt:
@@ -143,14 +146,48 @@ def _check_parts(parts: list[object], *, number: int, place: Place) -> None:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind == "text" and isinstance(part, dict) and isinstance(part.get("text"), str):
             continue
+        if kind == "image_url" and isinstance(part, dict):
+            _check_image(part, number=number, place=place)
+            continue
         if not isinstance(kind, str) or kind == "text":
             raise place.error(f"message {number} has a content part without `type: text` and `text`")
         media = next((name for word, name in _MEDIA.items() if word in kind), "something other than text")
         raise place.error(
-            f"message {number} carries {media} (part type {quoted(kind)}); prompt sets hold text only, images and "
-            "other media are not supported",
+            f"message {number} carries {media} (part type {quoted(kind)}); prompts hold text, and images "
+            "by reference (`image_url`)",
             hint="leave this prompt out, or replace the part by text",
         )
+
+
+def _check_image(part: JsonObject, *, number: int, place: Place) -> None:
+    url = image_url(part)
+    if url is None or not url.startswith(_IMAGE_URLS):
+        raise place.error(
+            f"message {number} carries an image without an http(s) or data: URL",
+            hint="write {type: image_url, image_url: {url: https://…}}",
+        )
+
+
+def image_url(part: object) -> str | None:
+    """The URL of an image part; None for any other part, and for an image without one."""
+    if not isinstance(part, dict) or part.get("type") != "image_url":
+        return None
+    reference = part.get("image_url")
+    url = reference.get("url") if isinstance(reference, dict) else reference
+    return url if isinstance(url, str) else None
+
+
+def image_mark(url: str) -> str:
+    """What stands for an image in texts of ours: a digest of its URL, so that no address and no picture is shown."""
+    return f"<image {blake3.blake3(url.encode()).hexdigest(length=8)}>"
+
+
+def images_of(body: JsonObject) -> tuple[str, ...]:
+    """The URLs of the images of a checked body, in order."""
+    messages = body.get("messages")
+    contents = [message.get("content") for message in messages] if isinstance(messages, list) else []
+    urls = (image_url(part) for content in contents if isinstance(content, list) for part in content)
+    return tuple(url for url in urls if url is not None)
 
 
 def _check_completion_prompt(prompt: object, *, place: Place) -> None:
@@ -173,11 +210,19 @@ def _check_completion_prompt(prompt: object, *, place: Place) -> None:
 
 
 def message_text(message: object) -> str:
-    """The text of one checked message, its text parts joined; empty for a turn without content."""
+    """The text of one checked message, its parts joined, images as marks; empty for a turn without content."""
     content = message.get("content") if isinstance(message, dict) else None
     if isinstance(content, list):
-        return "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
+        return "".join(_part_text(part) for part in content)
     return content if isinstance(content, str) else ""
+
+
+def _part_text(part: object) -> str:
+    url = image_url(part)
+    if url is not None:
+        return image_mark(url)
+    text = part.get("text") if isinstance(part, dict) else None
+    return text if isinstance(text, str) else ""
 
 
 def opening_text(prompt: Prompt) -> str:

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from kvrelease.artifacts import Artifact
-from kvrelease.workload.body import whole_text
+from kvrelease.workload.body import images_of, whole_text
 from kvrelease.workload.grouping import MAX_COMPARED_CHARACTERS, UNSHARED, prefix_labels
-from kvrelease.workload.key_space import SALT_FIELDS
 from kvrelease.workload.prompt_set import Prompt, PromptKind, PromptSet, canonical_json
 from kvrelease.workload.volatile import Volatility, volatile_prefixes
 
@@ -30,6 +29,7 @@ class WarningCode(enum.StrEnum):
 
     VOLATILE_PREFIX = "volatile-prefix"
     OWN_SALT = "own-salt"
+    IMAGES = "images"
     SAME_BODY = "same-body"
     NOTHING_SHARED = "nothing-shared"
 
@@ -110,7 +110,13 @@ def check_prompt_set(prompt_set: PromptSet) -> PromptsReport:
         largest_share=max(shares.values()),
         effective_prompts=1 / sum(share**2 for share in shares.values()),
         shared_prefixes=_shared_prefixes(prompt_set, labels, shares),
-        warnings=(*_volatile(prompt_set), *_own_salts(prompt_set), *_same_bodies(prompt_set), *_nothing_shared(labels)),
+        warnings=(
+            *_volatile(prompt_set),
+            *_own_salts(prompt_set),
+            *_images(prompt_set),
+            *_same_bodies(prompt_set),
+            *_nothing_shared(labels),
+        ),
     )
 
 
@@ -152,17 +158,33 @@ def _volatile(prompt_set: PromptSet) -> list[PromptsWarning]:
 
 
 def _own_salts(prompt_set: PromptSet) -> list[PromptsWarning]:
-    ids = tuple(prompt.id for prompt in prompt_set.prompts if any(field in prompt.body for field in SALT_FIELDS))
-    if not ids:
+    salted = [prompt for prompt in prompt_set.prompts if prompt.salt is not None]
+    if not salted:
         return []
-    message = f"{_named(ids)} carries its own {' or '.join(SALT_FIELDS)}: it would miss the release's namespace"
+    ids = tuple(prompt.id for prompt in salted)
+    spaces = len({prompt.salt for prompt in salted})
+    message = (
+        f"{_named(ids)} {'has a salt of its own' if len(ids) == 1 else 'have salts of their own'} "
+        f"({number_of(spaces, 'tenant')}): blocks are shared within a tenant only, and each needs its own warming"
+    )
     return [PromptsWarning(code=WarningCode.OWN_SALT, prompt_ids=ids, message=message)]
 
 
+def _images(prompt_set: PromptSet) -> list[PromptsWarning]:
+    ids = tuple(prompt.id for prompt in prompt_set.prompts if images_of(prompt.body))
+    if not ids:
+        return []
+    message = (
+        f"{_named(ids)} {'refers' if len(ids) == 1 else 'refer'} to images: engines key them by content, so that the "
+        "same address must give the same picture, and an engine that serves text only cannot be warmed with them"
+    )
+    return [PromptsWarning(code=WarningCode.IMAGES, prompt_ids=ids, message=message)]
+
+
 def _same_bodies(prompt_set: PromptSet) -> list[PromptsWarning]:
-    by_body: dict[bytes, list[str]] = {}
+    by_body: dict[tuple[bytes, str | None], list[str]] = {}
     for prompt in prompt_set.prompts:
-        by_body.setdefault(canonical_json(prompt.body), []).append(prompt.id)
+        by_body.setdefault((canonical_json(prompt.body), prompt.salt), []).append(prompt.id)
     return [
         PromptsWarning(
             code=WarningCode.SAME_BODY,
@@ -179,6 +201,11 @@ def _nothing_shared(labels: Mapping[str, str]) -> list[PromptsWarning]:
         return []
     message = "no two prompts share a prefix: only exact repeats can hit, and a probe says nothing of other traffic"
     return [PromptsWarning(code=WarningCode.NOTHING_SHARED, prompt_ids=(), message=message)]
+
+
+def number_of(count: int, one: str) -> str:
+    """A count with its noun."""
+    return f"{count} {one}" if count == 1 else f"{count} {one}s"
 
 
 def _named(ids: tuple[str, ...]) -> str:

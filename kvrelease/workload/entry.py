@@ -27,6 +27,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         weight: > 0.
         body: pure JSON, checked by `check_body`.
         prefix: label of the shared prefix, None when the file gives none.
+        salt: the tenant's own, apart from the body; None without one.
     """
 
     place: Place
@@ -34,6 +35,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     weight: float
     body: JsonObject
     prefix: str | None
+    salt: str | None = None
 
 
 def read_id(value: object, *, place: Place) -> str | None:
@@ -119,6 +121,7 @@ def assemble(entries: Sequence[Entry], *, name: str, source: str) -> PromptSet:
             kind=check_body(entry.body, place=entry.place),
             body=entry.body,
             prefix=entry.prefix,
+            salt=entry.salt,
         )
         for entry in entries
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from kvrelease.workload.body import whole_text
+from kvrelease.workload.key_space import KeySpace
 from kvrelease.workload.prefix_tree import PrefixTree, tree_of_packed
-from kvrelease.workload.prompt_set import PromptSet
+from kvrelease.workload.prompt_set import PromptSet, key_space_of
 
 UNSHARED = "unshared"
 # Every chat prompt shares the template's first tokens; below one vLLM block (16 tokens) a shared start is not a prefix
@@ -91,7 +92,12 @@ def text_tree(prompt_set: PromptSet) -> PrefixTree:
     packed = {
         prompt.id: whole_text(prompt)[:MAX_COMPARED_CHARACTERS].encode("utf-32-le") for prompt in prompt_set.prompts
     }
-    return tree_of_packed(packed, block_tokens=1)
+    return tree_of_packed(packed, block_tokens=1, key_spaces=key_spaces(prompt_set))
+
+
+def key_spaces(prompt_set: PromptSet) -> dict[str, KeySpace]:
+    """The key space of each prompt, by its id, as the bodies ask for them."""
+    return {prompt.id: key_space_of(prompt) for prompt in prompt_set.prompts}
 
 
 def _saved(tree: PrefixTree, index: int) -> int:

@@ -1,6 +1,7 @@
 """Prompt sets as JSONL: one OpenAI body a line, as request logs hold them.
 
-A line is a body with optional `id` and `weight` beside the body's own keys, or `{"id", "weight", "prefix", "body"}`.
+A line is a body with optional `id` and `weight` beside the body's own keys, or `{"id", "weight", "prefix", "salt",
+"body"}`. A body's `cache_salt` or `extra_key` is its tenant's salt, and no part of the prompt.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import msgspec
 from kvrelease.workload.body import as_object
 from kvrelease.workload.entry import Entry, read_id, read_label, read_weight
 from kvrelease.workload.json_line import decode_object
+from kvrelease.workload.key_space import read_salt, take_salt
 from kvrelease.workload.place import Place, did_you_mean, quoted
 
-_WRAPPED_KEYS = frozenset({"id", "weight", "prefix", "body"})
+_WRAPPED_KEYS = frozenset({"id", "weight", "prefix", "salt", "body"})
 
 
 def read_jsonl(text: str, *, source: str) -> list[Entry]:
@@ -37,14 +39,22 @@ def _read_line(line: str, *, place: Place) -> Entry:
                 f"the key {quoted(unknown)} stands beside `body`", hint=did_you_mean(unknown, _WRAPPED_KEYS)
             )
         label = read_label(value.get("prefix"), place=place)
+        own = read_salt(value.get("salt"), place=place)
         body = as_object(value["body"], place=place, path="body")
     else:
-        label = None
+        if "salt" in value:
+            raise place.error(
+                "`salt` stands among the fields of the body, where no engine reads it",
+                hint="write `cache_salt`, as clients send it, or put the body under `body`",
+            )
+        label = own = None
         body = as_object({k: v for k, v in value.items() if k not in ("id", "weight")}, place=place, path="body")
+    body, salt = take_salt(body, place=place, beside=own)
     return Entry(
         place=place,
         id=prompt_id,
         weight=read_weight(value.get("weight", 1), place=place),
         body=body,
         prefix=label,
+        salt=salt,
     )

@@ -5,9 +5,12 @@ Prompts of two key spaces share no block, whatever their texts have in common.
 
 from __future__ import annotations
 
+import hashlib
+
 import msgspec
 
 from kvrelease.artifacts import JsonObject
+from kvrelease.printable import is_utf8
 from kvrelease.workload.place import Place, kind_name
 
 # Fields by which a body chooses its own key space, whatever `production.salt` says (vLLM and SGLang call it
@@ -45,21 +48,34 @@ def read_salt(value: object, *, place: Place, field: str = "salt") -> str | None
         raise place.error(f"`{field}` is {kind_name(value)}, expected text")
     if len(value) > MAX_SALT_CHARACTERS:
         raise place.error(f"`{field}` has {len(value)} characters, expected at most {MAX_SALT_CHARACTERS}")
+    if not is_utf8(value):
+        raise place.error(f"`{field}` is no valid text")
     return value
 
 
-def take_salt(body: JsonObject, *, place: Place) -> tuple[JsonObject, str | None]:
+def take_salt(body: JsonObject, *, place: Place, beside: str | None = None) -> tuple[JsonObject, str | None]:
     """A body without its salt fields, and the salt that they held.
 
+    Args:
+        body: of a request.
+        place: for messages.
+        beside: the salt that a file gives apart from the body; None without one.
+
     Raises:
-        InputError: a salt is no text, or two fields hold two.
+        InputError: a salt is no text, or two different ones are given.
     """
     given = [field for field in SALT_FIELDS if field in body]
     if not given:
-        return body, None
-    salts = {read_salt(body[field], place=place, field=field) for field in given} - {None}
+        return body, beside
+    salts = {beside, *(read_salt(body[field], place=place, field=field) for field in given)} - {None}
     if len(salts) > 1:
+        named = [*(["salt"] if beside is not None else []), *given]
         raise place.error(
-            f"{' and '.join(given)} hold two different salts", hint="keep the one that the engine in use reads"
+            f"{' and '.join(named)} hold different salts", hint="keep the one that the engine in use reads"
         )
     return {name: value for name, value in body.items() if name not in SALT_FIELDS}, next(iter(salts), None)
+
+
+def salt_mark(salt: str, *, characters: int = 8) -> str:
+    """Hexadecimal digits (of SHA-256) that tell a salt from others without giving it away: it may be a secret."""
+    return hashlib.sha256(salt.encode()).hexdigest()[:characters]

@@ -1,13 +1,16 @@
-"""Finding a prompt set file, reading it within bounds, and telling YAML from JSONL."""
+"""Finding a prompt set file, reading it within bounds, and telling YAML, JSONL and traffic logs apart."""
 
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
 import kvrelease
-from kvrelease.errors import InputError, NotFound, PromptSetError
+from kvrelease.errors import InputError, NotFound, PromptSetError, TrafficLogError
 from kvrelease.workload.entry import assemble
 from kvrelease.workload.jsonl_file import read_jsonl
+from kvrelease.workload.log_set import read_log_set
+from kvrelease.workload.logs.detection import shape_of
+from kvrelease.workload.logs.log_format import LogFormat
 from kvrelease.workload.place import did_you_mean, quoted
 from kvrelease.workload.prompt_set import PromptSet
 from kvrelease.workload.yaml_file import read_yaml
@@ -15,6 +18,10 @@ from kvrelease.workload.yaml_file import read_yaml
 # Bounds what a wrong path (a log of many GB) can cost. A representative set is thousands of prompts at most.
 MAX_JSONL_BYTES = 256 * 1024 * 1024
 MAX_YAML_BYTES = 16 * 1024 * 1024  # parsed far more slowly, and written by people
+
+_YAML_SUFFIXES = (".yaml", ".yml")
+_JSONL_SUFFIXES = (".jsonl", ".ndjson")
+_LOG_SUFFIXES = (".json", ".csv", ".txt", ".text", ".log", ".gz")
 
 _PACKAGE = Path(kvrelease.__file__).parent
 # The wheel's copy, then the checkout's (an editable install).
@@ -31,16 +38,29 @@ def load_prompt_set(what: str, *, directory: Path) -> PromptSet:
 
     Raises:
         NotFound: no such file, and no such shipped set.
-        PromptSetError: the file is empty, malformed or too large.
-        InputError: it cannot be read.
+        PromptSetError: the file is empty, malformed or too large, or a trace without text.
+        InputError: it cannot be read, or a log in it is damaged.
     """
     path = find_prompt_set(what, directory=directory)
-    is_jsonl = path.suffix.lower() in (".jsonl", ".ndjson")
-    text = _decode(_read(path, what, limit_bytes=MAX_JSONL_BYTES if is_jsonl else MAX_YAML_BYTES), source=what)
-    if is_jsonl:
+    if path.suffix.lower() in _YAML_SUFFIXES:
+        content = read_yaml(_decode(_read(path, what, limit_bytes=MAX_YAML_BYTES), source=what), source=what)
+        return assemble(content.entries, name=content.name or path.stem, source=what)
+    if path.suffix.lower() in _JSONL_SUFFIXES and not _is_other_log(path, what):
+        text = _decode(_read(path, what, limit_bytes=MAX_JSONL_BYTES), source=what)
         return assemble(read_jsonl(text, source=what), name=path.stem, source=what)
-    content = read_yaml(text, source=what)
-    return assemble(content.entries, name=content.name or path.stem, source=what)
+    entries = read_log_set(path, source=what, limit_bytes=MAX_JSONL_BYTES)
+    return assemble(entries, name=path.name.split(".")[0] or path.stem, source=what)
+
+
+def _is_other_log(path: Path, what: str) -> bool:
+    """Whether a file of JSON lines is a log of a format of its own, by its first record.
+
+    OpenAI bodies stay a prompt set: its rules are stricter, and its errors closer.
+    """
+    try:
+        return shape_of(path, source=what, form=None).form is not LogFormat.OPENAI
+    except TrafficLogError:
+        return False
 
 
 def find_prompt_set(what: str, *, directory: Path) -> Path:
@@ -48,7 +68,7 @@ def find_prompt_set(what: str, *, directory: Path) -> Path:
 
     Raises:
         NotFound: no such file, and no such shipped set.
-        PromptSetError: it is a directory, or its suffix is of neither format.
+        PromptSetError: it is a directory, or its suffix is of no format.
     """
     if not what or "\0" in what:
         raise NotFound(f"looking for the prompt set {quoted(what)}: this is no file name", hint=_shipped_hint())
@@ -64,10 +84,11 @@ def find_prompt_set(what: str, *, directory: Path) -> Path:
         raise NotFound(
             f"looking for the prompt set {what}: no such file in {directory}", hint=_shipped_hint(closest_to=name)
         )
-    if path.suffix.lower() not in (".yaml", ".yml", ".jsonl", ".ndjson"):
+    if path.suffix.lower() not in (*_YAML_SUFFIXES, *_JSONL_SUFFIXES, *_LOG_SUFFIXES):
         raise PromptSetError(
             f"reading the prompt set {what}: the suffix {quoted(path.suffix)} does not tell its format",
-            hint="name it .yaml (a `prompts:` list) or .jsonl (one request body a line)",
+            hint="name it .yaml (a `prompts:` list), .jsonl (one request body a line), or as a log: .json, .csv, .txt, "
+            "with .gz behind when it is compressed",
         )
     return path
 

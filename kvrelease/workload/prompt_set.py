@@ -10,9 +10,11 @@ import blake3
 import msgspec
 
 from kvrelease.artifacts import JsonObject
+from kvrelease.workload.key_space import KeySpace, key_space
 
 # Names the hash and its encoding: BLAKE3-256 over the prompts sorted by id, each as canonical JSON (sorted keys, no
-# spaces) of id, weight (a float), kind and body, preceded by its length as 8 little-endian bytes.
+# spaces) of id, weight (a float), kind and body, and salt where there is one, preceded by its length as 8
+# little-endian bytes.
 DIGEST_ALGORITHM = "kvprompts1"
 
 
@@ -30,9 +32,12 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
         id: unique in its set, printable and without spaces.
         weight: share of traffic, relative to the other prompts' weights; > 0 and finite.
         kind: the route that the body is for.
-        body: the whole OpenAI body as production sends it; `model` may be missing.
+        body: the whole OpenAI body as production sends it, without salts; `model` may be missing, and where it names
+            an adapter, the prompt is in that adapter's key space.
         prefix: short name of the shared prefix that it belongs to (`system:returns-desk`); None when the set gives
             none, `grouping.prefix_labels` then finds one.
+        salt: the tenant's own salt, which clients send as `cache_salt` or `extra_key`; None for most. It may be a
+            secret: reports show `key_space.salt_mark` of it.
     """
 
     id: str
@@ -40,6 +45,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     kind: PromptKind
     body: JsonObject
     prefix: str | None = None
+    salt: str | None = None
 
 
 class PromptSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,10 +84,18 @@ class PromptSet(msgspec.Struct, frozen=True, kw_only=True):
         hasher = blake3.blake3(DIGEST_ALGORITHM.encode())
         for prompt in sorted(self.prompts, key=lambda prompt: prompt.id):
             record = {"id": prompt.id, "weight": float(prompt.weight), "kind": prompt.kind, "body": prompt.body}
+            if prompt.salt is not None:
+                record["salt"] = prompt.salt
             encoded = canonical_json(record)
             hasher.update(struct.pack("<Q", len(encoded)))
             hasher.update(encoded)
         return f"{DIGEST_ALGORITHM}:{hasher.hexdigest()}"
+
+
+def key_space_of(prompt: Prompt) -> KeySpace:
+    """The key space that a prompt asks for."""
+    model = prompt.body.get("model")
+    return key_space(model=model if isinstance(model, str) else None, salt=prompt.salt)
 
 
 def canonical_json(value: object) -> bytes:

@@ -12,7 +12,7 @@ openings:                # optional: what prompts begin with: text (completions)
     Review: …
 prompts:
   - {id: opened-item, weight: 40, system: returns-desk, user: May I return an opened kettle?}
-  - {opening: examples, prompt: "Review: Arrived broken."}
+  - {opening: examples, prompt: "Review: Arrived broken.", salt: tenant-7}
 ```
 """
 
@@ -26,11 +26,12 @@ import msgspec
 from kvrelease.artifacts import JsonObject
 from kvrelease.workload.body import as_object
 from kvrelease.workload.entry import Entry, read_id, read_label, read_weight
+from kvrelease.workload.key_space import read_salt, take_salt
 from kvrelease.workload.place import Place, did_you_mean, kind_name, quoted
 from kvrelease.workload.yaml_text import YamlDocument, parse_yaml
 
 _TOP_KEYS = frozenset({"name", "description", "defaults", "systems", "openings", "prompts"})
-_ENTRY_KEYS = frozenset({"id", "weight", "prefix", "system", "opening", "user", "messages", "prompt", "body"})
+_ENTRY_KEYS = frozenset({"id", "weight", "prefix", "salt", "system", "opening", "user", "messages", "prompt", "body"})
 # Names become labels (`system:NAME`), and share their bound with them.
 MAX_NAME_CHARACTERS = 48
 # Shared openings are written once and sent with every prompt: this bounds what a small file can grow to.
@@ -119,12 +120,15 @@ def _read_entry(item: object, *, shared: _Shared, place: Place) -> tuple[Entry, 
     if opening:
         own = _join(opening, own, place=place)
     prefix = read_label(item.get("prefix"), place=place)
+    whole = {**shared.defaults, **fields, **own}
+    body, salt = take_salt(whole, place=place, beside=read_salt(item.get("salt"), place=place))
     entry = Entry(
         place=place,
         id=prompt_id,
         weight=read_weight(item.get("weight", 1), place=place),
-        body={**shared.defaults, **fields, **own},
+        body=body,
         prefix=prefix if prefix is not None else label,
+        salt=salt,
     )
     return entry, sum(len(str(part)) for part in opening)
 

@@ -18,9 +18,11 @@ def chat_body(question: str, *, system: str | None = None, **fields: object) -> 
     return {"messages": [*opening, {"role": "user", "content": question}], **fields}
 
 
-def prompt(prompt_id: str, body: JsonObject, *, weight: float = 1.0, prefix: str | None = None) -> Prompt:
+def prompt(
+    prompt_id: str, body: JsonObject, *, weight: float = 1.0, prefix: str | None = None, salt: str | None = None
+) -> Prompt:
     kind = check_body(body, place=PLACE)
-    return Prompt(id=prompt_id, weight=weight, kind=kind, body=body, prefix=prefix)
+    return Prompt(id=prompt_id, weight=weight, kind=kind, body=body, prefix=prefix, salt=salt)
 
 
 def prompt_set(*prompts: Prompt) -> PromptSet:

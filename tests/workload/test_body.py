@@ -6,7 +6,7 @@ import pytest
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import PromptSetError
-from kvrelease.workload.body import as_object, check_body, opening_text, whole_text
+from kvrelease.workload.body import as_object, check_body, image_mark, images_of, opening_text, whole_text
 from kvrelease.workload.prompt_set import PromptKind
 from tests.workload.builders import PLACE, chat_body, prompt
 
@@ -68,7 +68,7 @@ def test_a_misspelt_role_is_answered_with_the_closest_one() -> None:
 @pytest.mark.parametrize(
     ("part", "media"),
     [
-        ("image_url", "an image"),
+        ("image_embeds", "an image"),
         ("input_audio", "audio"),
         ("video_url", "video"),
         ("holo", "something other than text"),
@@ -76,7 +76,7 @@ def test_a_misspelt_role_is_answered_with_the_closest_one() -> None:
 )
 def test_media_are_named_and_said_to_be_unsupported(part: str, media: str) -> None:
     content = [{"type": "text", "text": SECRET}, {"type": part, part: {"url": "data:"}}]
-    with pytest.raises(PromptSetError, match="prompt sets hold text only") as caught:
+    with pytest.raises(PromptSetError, match="prompts hold text, and images by reference") as caught:
         check_body({"messages": [{"role": "user", "content": content}]}, place=PLACE)
     assert f"message 1 carries {media}" in caught.value.message
 
@@ -123,3 +123,22 @@ def test_whole_text_begins_with_the_tools_as_templates_do() -> None:
 @pytest.mark.parametrize(("value", "text"), [("abc", "abc"), (["abc"], "abc"), ([1, 23], "1 23 ")])
 def test_whole_text_of_completions_is_the_prompt(value: object, text: str) -> None:
     assert whole_text(prompt("p", {"prompt": value})) == text
+
+
+def test_an_image_is_a_reference_and_stands_in_texts_as_a_digest() -> None:
+    urls = ["https://here.example/a.png", "data:image/png;base64,QUJD"]
+    parts = [{"type": "text", "text": "Look: "}, *({"type": "image_url", "image_url": {"url": url}} for url in urls)]
+    body: JsonObject = {"messages": [{"role": "user", "content": parts}]}
+    text = whole_text(prompt("a", body))
+    assert images_of(body) == tuple(urls)
+    assert text.startswith("user\nLook: <image ")
+    assert "here.example" not in text
+    assert "QUJD" not in text
+    assert text.count("<image ") == len({image_mark(url) for url in urls}) == 2
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "", None])
+def test_an_image_of_another_place_is_refused(url: str | None) -> None:
+    content = [{"type": "image_url", "image_url": {"url": url}}]
+    with pytest.raises(PromptSetError, match=r"message 1 carries an image without an http\(s\) or data: URL"):
+        check_body({"messages": [{"role": "user", "content": content}]}, place=PLACE)

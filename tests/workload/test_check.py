@@ -42,7 +42,6 @@ def test_the_report_counts_what_the_set_holds() -> None:
     ("first", "second", "code", "ids"),
     [
         (chat_body("One?", system="Today is 2025-03-01. " + DESK), {"prompt": "x"}, "volatile-prefix", ("a",)),
-        (chat_body("One?", cache_salt="s"), chat_body("One?"), "own-salt", ("a",)),
         (chat_body("One?", system=DESK), chat_body("One?", system=DESK), "same-body", ("a", "b")),
         (chat_body("One?"), chat_body("Two?"), "nothing-shared", ()),
     ],
@@ -62,3 +61,20 @@ def test_warnings_quote_no_prompt() -> None:
 
 def test_a_single_prompt_is_not_blamed_for_sharing_nothing() -> None:
     assert check_prompt_set(prompt_set(prompt("a", chat_body("One?")))).warnings == ()
+
+
+def test_a_tenant_with_a_salt_and_an_image_are_told_without_showing_either() -> None:
+    parts = [{"type": "image_url", "image_url": {"url": "https://here.example/a.png"}}]
+    body: dict[str, object] = {"messages": [{"role": "user", "content": parts}]}
+    report = check_prompt_set(prompt_set(prompt("a", body, salt="tenant-a"), prompt("b", chat_body("One?"))))
+    assert [(warning.code, warning.prompt_ids) for warning in report.warnings[:2]] == [
+        (WarningCode.OWN_SALT, ("a",)),
+        (WarningCode.IMAGES, ("a",)),
+    ]
+    assert not any("tenant-a" in warning.message or "here" in warning.message for warning in report.warnings)
+
+
+def test_tenants_share_nothing_and_may_send_the_same() -> None:
+    bodies = chat_body("One?", system=DESK)
+    report = check_prompt_set(prompt_set(prompt("a", bodies, salt="s"), prompt("b", bodies, salt="t")))
+    assert [warning.code for warning in report.warnings] == [WarningCode.OWN_SALT, WarningCode.NOTHING_SHARED]

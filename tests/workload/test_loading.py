@@ -67,9 +67,9 @@ def test_a_directory_is_no_prompt_set(tmp_path: Path) -> None:
 
 
 def test_an_unknown_suffix_is_refused_rather_than_guessed(tmp_path: Path) -> None:
-    (tmp_path / "x.txt").write_text(ONE)
-    with pytest.raises(PromptSetError, match=r"the suffix '.txt' does not tell its format"):
-        load_prompt_set("x.txt", directory=tmp_path)
+    (tmp_path / "x.toml").write_text(ONE)
+    with pytest.raises(PromptSetError, match=r"the suffix '.toml' does not tell its format"):
+        load_prompt_set("x.toml", directory=tmp_path)
 
 
 @pytest.mark.parametrize("name", ["x.yaml", "x.jsonl"])

@@ -26,6 +26,13 @@ def test_digest_is_what_its_description_says() -> None:
     assert prompt_set(TWO, ONE).digest == f"kvprompts1:{blake3.blake3(described).hexdigest()}"
 
 
+def test_a_salt_enters_the_digest_as_a_key_of_its_own() -> None:
+    one = b'{"body":{"prompt":"Second"},"id":"two","kind":"completions","salt":"t","weight":1.0}'
+    described = b"kvprompts1" + struct.pack("<Q", len(one)) + one
+    salted = msgspec.structs.replace(TWO, salt="t")
+    assert prompt_set(salted).digest == f"kvprompts1:{blake3.blake3(described).hexdigest()}"
+
+
 def test_digest_forgets_order_labels_and_file() -> None:
     moved = PromptSet(name="other", prompts=(TWO, msgspec.structs.replace(ONE, prefix="system:x")), source="elsewhere")
     assert moved.digest == prompt_set(ONE, TWO).digest

@@ -48,13 +48,14 @@ class Line(msgspec.Struct, frozen=True):
 class LogFile:
     """A log that is being read; a context manager."""
 
-    def __init__(self, path: Path, *, source: str, progress: Progress = silent) -> None:
+    def __init__(self, path: Path, *, source: str, progress: Progress = silent, limit_bytes: int | None = None) -> None:
         """Opens the file.
 
         Args:
             path: of the file, plain or gzip.
             source: how messages name it.
             progress: told of the bytes read of the file as it lies there.
+            limit_bytes: the most that its text may hold; None for no limit.
 
         Raises:
             NotFound: no such file.
@@ -63,6 +64,8 @@ class LogFile:
         self.source = source
         self._progress = progress
         self._told = 0
+        self._limit_bytes = limit_bytes
+        self._read_bytes = 0
         try:
             self._file = path.open("rb")
         except FileNotFoundError as error:
@@ -128,6 +131,12 @@ class LogFile:
             ) from error
         except OSError as error:
             raise InputError(f"reading the log {self.source}: {_words(error)}") from error
+        self._read_bytes += len(data)
+        if self._limit_bytes is not None and self._read_bytes > self._limit_bytes:
+            raise TrafficLogError(
+                f"reading the log {self.source}: it holds more than {self._limit_bytes // 1024**2} MiB of text",
+                hint=f"choose a representative part: kvrelease prompts select {self.source} -o set.jsonl",
+            )
         if self._starts:
             self._starts = False
             data = data.removeprefix(b"\xef\xbb\xbf")

@@ -44,6 +44,7 @@ def read_log(
     format: LogFormat | None = None,  # noqa: A002 - the option's own name
     on_bad_line: Callable[[InputError], None] | None = None,
     progress: Progress = silent,
+    limit_bytes: int | None = None,
 ) -> Iterator[LoggedRequest]:
     """The requests of a log, in the file's order, with one record in memory.
 
@@ -53,15 +54,16 @@ def read_log(
         format: what wrote it; None looks at the first record.
         on_bad_line: told of each damaged record, which is then passed over; None ends the reading at the first.
         progress: told of the bytes read.
+        limit_bytes: the most that the text may hold, after decompression; None for no limit.
 
     Raises:
         NotFound: no such file.
         TrafficLogError: it is empty, of no known format, or a record is damaged (file, line and what was found).
-        InputError: the file cannot be read on: a disk that fails, a gzip stream that is cut off.
+        InputError: the file cannot be read on: a disk that fails, a gzip stream that is cut off, more than the limit.
     """
     shape = shape_of(path, source=source, form=format)
     is_empty = True
-    with LogFile(path, source=source, progress=progress) as file:
+    with LogFile(path, source=source, progress=progress, limit_bytes=limit_bytes) as file:
         for step in _steps(file, shape):
             is_empty = False
             if isinstance(step, LoggedRequest):

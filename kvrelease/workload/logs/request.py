@@ -40,7 +40,7 @@ def logged_request(
     Raises:
         InputError: what `as_object`, `take_salt` and `check_body` refuse; the error of its place.
     """
-    whole, own_salt = take_salt(as_object(body, place=place, path="body"), place=place)
+    whole, salt = take_salt(as_object(body, place=place, path="body"), place=place, beside=salt)
     asked = read_model(whole.get("model"), place=place)
     if asked is None and model is not None:
         asked = model
@@ -51,7 +51,7 @@ def logged_request(
         kind=check_body(whole, place=place),
         body=whole,
         model=asked,
-        salt=own_salt if own_salt is not None else salt,
+        salt=salt,
         weight=weight,
         prompt_tokens=prompt_tokens,
     )
