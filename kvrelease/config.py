@@ -60,6 +60,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
 
     engine_url: str | list[str] | None = None
+    replicas: str | None = None
+    data_parallel: str | int | bool | None = None
     engine: str | None = None
     model: str | None = None
     prompts: str | None = None
@@ -164,7 +166,7 @@ def parse_config(text: str, *, source: str) -> Config:
     Raises:
         UsageError: as `load_config`.
     """
-    document = _parse_yaml(text, source=source)
+    document = parse_yaml(text, source=source)
     if document is None:
         return Config()
     try:
@@ -177,10 +179,13 @@ def parse_config(text: str, *, source: str) -> Config:
     return config
 
 
-def _parse_yaml(text: str, *, source: str) -> object:
+def parse_yaml(text: str, *, source: str) -> object:
     """The plain values in YAML text: no tags, no aliases (so what it expands to is no larger than the file).
 
     Messages name the line and never repeat what stands there, which may be a secret header.
+
+    Raises:
+        UsageError: not YAML, or not plain.
     """
     import yaml  # noqa: PLC0415 - only needed where there is a file
 

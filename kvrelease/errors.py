@@ -23,7 +23,7 @@ A verdict is never an exception: `fail` and `inconclusive` are results, and `cli
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from kvrelease.printable import printable
 
@@ -133,7 +133,12 @@ def one_of(group: ExceptionGroup[Exception]) -> Exception:
     ours = [error for error in leaves if isinstance(error, KvreleaseError)]
     if len(ours) < len(leaves):
         return next(error for error in leaves if not isinstance(error, KvreleaseError))
-    return min(ours, key=lambda error: _PRECEDENCE.index(error.exit_code))
+    return most_serious(ours)
+
+
+def most_serious(errors: Sequence[KvreleaseError]) -> KvreleaseError:
+    """The error to tell of several: the first with the worst exit code."""
+    return min(errors, key=lambda error: _PRECEDENCE.index(error.exit_code))
 
 
 def _leaves(group: ExceptionGroup[Exception]) -> Iterator[Exception]:

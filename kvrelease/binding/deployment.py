@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+import functools
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -11,14 +13,19 @@ from kvrelease.binding.namespace import resolve_namespace, salt_of
 from kvrelease.binding.observe import Observer, PrefixMemory
 from kvrelease.binding.production import production_request
 from kvrelease.binding.runtime import UNDECLARED_WARNING, Runtime, declared_runtime, require_agreement
+from kvrelease.binding.tokenising import Tokenising, TokenTable
+from kvrelease.binding.unready import Unready
 from kvrelease.config import Config, Production
-from kvrelease.engines.base import EngineClient, Request
-from kvrelease.errors import PromptTooLong
+from kvrelease.engines.base import EngineClient, EngineIdentity, EngineKind, Request
+from kvrelease.errors import KvreleaseError, PromptTooLong
 from kvrelease.ledger.store import Ledger
 from kvrelease.release.fingerprint import Fingerprint, require_kv_name
 from kvrelease.workload.grouping import prefix_labels, text_tree
-from kvrelease.workload.prefix_tree import PrefixTree, build_prefix_tree
+from kvrelease.workload.prefix_tree import PrefixTree
 from kvrelease.workload.prompt_set import Prompt, PromptSet
+
+# Replicas prepared at once: a dead one takes a connect time-out, and 200 of them should not take 200.
+PREPARED_AT_ONCE = 128
 
 
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,19 +106,20 @@ class Replica:
     """
 
     def __init__(
-        self, observer: Observer, *, deployment: Deployment, tokens: Mapping[str, tuple[int, ...]] | None
+        self,
+        observer: Observer,
+        *,
+        deployment: Deployment,
+        tokens: Mapping[str, tuple[int, ...]] | None,
+        tree: PrefixTree,
+        prefixes: Mapping[str, str],
     ) -> None:
         self.observer = observer
         self.identity = observer.identity
         self.deployment = deployment
         self.tokens = tokens
-        block = self.identity.capabilities.block_tokens
-        self.tree: PrefixTree = (
-            text_tree(deployment.prompt_set)
-            if tokens is None or block is None
-            else build_prefix_tree(tokens, block_tokens=block)
-        )
-        self.prefixes = prefix_labels(deployment.prompt_set)
+        self.tree = tree
+        self.prefixes = prefixes
 
     def request(
         self, prompt: Prompt, *, salt: str | None, max_tokens: int, top_logprobs: int = 0, streams: bool = False
@@ -129,41 +137,121 @@ class Replica:
         )
 
 
+class Preparation:
+    """Makes engines into replicas; what they have in common (token ids, prefix trees, labels) is made once."""
+
+    def __init__(self, deployment: Deployment, *, memory: PrefixMemory, max_tokens: int) -> None:
+        """Prepares for `deployment`.
+
+        Args:
+            deployment: what will be asked.
+            memory: what earlier runs computed.
+            max_tokens: the longest generation that will be asked for.
+        """
+        self._deployment = deployment
+        self._memory = memory
+        self._max_tokens = max_tokens
+        self._tokenising = Tokenising()
+        self._requests: dict[tuple[EngineKind, str], dict[str, Request]] = {}
+
+    async def replica(self, engine: EngineClient) -> Replica:
+        """A replica that is ready to be asked; nothing was generated yet.
+
+        Raises:
+            UsageError: the declared runtime contradicts the engine, or it serves another model.
+            PromptTooLong: a prompt and its generation do not fit the engine's context.
+            ServiceError: it did not answer properly.
+        """
+        deployment = self._deployment
+        identity = await engine.identify()
+        require_agreement(deployment.runtime, told=identity.runtime, url=identity.url)
+        requests = self._requests_for(identity)
+        table = await self._tokenising.table(engine, kind=identity.kind, model=identity.model, requests=requests)
+        if table is not None:
+            self._require_room(table, identity=identity)
+        block = identity.capabilities.block_tokens
+        return Replica(
+            Observer(
+                engine,
+                identity=identity,
+                namespace=deployment.namespace,
+                memory=self._memory,
+                tokens=None if table is None else table.by_body,
+            ),
+            deployment=deployment,
+            tokens=None if table is None else table.by_prompt,
+            tree=self._text_tree if table is None or block is None else table.tree(block),
+            prefixes=self._prefixes,
+        )
+
+    @functools.cached_property
+    def _text_tree(self) -> PrefixTree:
+        return text_tree(self._deployment.prompt_set)
+
+    @functools.cached_property
+    def _prefixes(self) -> dict[str, str]:
+        return prefix_labels(self._deployment.prompt_set)
+
+    def _requests_for(self, identity: EngineIdentity) -> dict[str, Request]:
+        key = (identity.kind, identity.model)
+        if key not in self._requests:
+            self._requests[key] = {
+                prompt.id: production_request(
+                    prompt,
+                    production=self._deployment.production,
+                    model=identity.model,
+                    kind=identity.kind,
+                    salt=None,
+                    max_tokens=self._max_tokens,
+                )
+                for prompt in self._deployment.prompt_set.prompts
+            }
+        return self._requests[key]
+
+    def _require_room(self, table: TokenTable, *, identity: EngineIdentity) -> None:
+        room = identity.context_tokens
+        if room is None:
+            return
+        for prompt_id, ids in table.by_prompt.items():
+            if len(ids) + self._max_tokens > room:
+                raise PromptTooLong(
+                    f"prompt {prompt_id!r} of {self._deployment.prompt_set.source} has {len(ids)} tokens, and with "
+                    f"{self._max_tokens} to generate does not fit the context of {room} tokens of {identity.shown}",
+                    hint="shorten or drop the prompt, or serve a longer context (vLLM --max-model-len, llama.cpp -c)",
+                )
+
+
 async def prepare(engine: EngineClient, *, deployment: Deployment, memory: PrefixMemory, max_tokens: int) -> Replica:
-    """A replica that is ready to be asked; nothing was generated yet.
+    """One replica that is ready to be asked; see `Preparation.replica`."""
+    return await Preparation(deployment, memory=memory, max_tokens=max_tokens).replica(engine)
+
+
+async def prepare_all(
+    engines: Sequence[EngineClient | Unready], *, deployment: Deployment, memory: PrefixMemory, max_tokens: int
+) -> tuple[Replica | Unready, ...]:
+    """Every replica, in the order given: ready to be asked, or why it cannot be.
+
+    Replicas are prepared side by side, so that one that is dead costs the others nothing. Each distinct prompt is
+    tokenised by one replica of each set that makes the same ids.
 
     Args:
-        engine: open.
+        engines: open; those that could not be opened are passed on.
         deployment: what will be asked.
         memory: what earlier runs computed.
         max_tokens: the longest generation that will be asked for.
-
-    Raises:
-        UsageError: the declared runtime contradicts the engine, or it serves another model.
-        PromptTooLong: a prompt and its generation do not fit the engine's context.
-        ServiceError: it did not answer properly.
     """
-    identity = await engine.identify()
-    require_agreement(deployment.runtime, told=identity.runtime, url=identity.url)
-    observer = Observer(engine, identity=identity, namespace=deployment.namespace, memory=memory)
-    tokens: dict[str, tuple[int, ...]] = {}
-    for prompt in deployment.prompt_set.prompts:
-        request = production_request(
-            prompt,
-            production=deployment.production,
-            model=identity.model,
-            kind=identity.kind,
-            salt=None,
-            max_tokens=max_tokens,
-        )
-        ids = await observer.tokenize(request)
-        if ids is None:
-            return Replica(observer, deployment=deployment, tokens=None)
-        if identity.context_tokens is not None and len(ids) + max_tokens > identity.context_tokens:
-            raise PromptTooLong(
-                f"prompt {prompt.id!r} of {deployment.prompt_set.source} has {len(ids)} tokens, and with {max_tokens} "
-                f"to generate does not fit the context of {identity.context_tokens} tokens of {identity.url}",
-                hint="shorten or drop the prompt, or serve a longer context (vLLM --max-model-len, llama.cpp -c)",
-            )
-        tokens[prompt.id] = ids
-    return Replica(observer, deployment=deployment, tokens=tokens)
+    preparation = Preparation(deployment, memory=memory, max_tokens=max_tokens)
+    limit = asyncio.Semaphore(PREPARED_AT_ONCE)
+
+    async def one(engine: EngineClient | Unready) -> Replica | Unready:
+        if isinstance(engine, Unready):
+            return engine
+        async with limit:
+            try:
+                return await preparation.replica(engine)
+            except KvreleaseError as error:
+                return Unready(url=engine.url, name=engine.name, rank=engine.rank, error=error)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(engine)) for engine in engines]
+    return tuple(task.result() for task in tasks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import blake3
@@ -85,6 +85,11 @@ class PrefixMemory(Protocol):
         """Remembers what this origin computed."""
 
 
+def body_key(request: Request) -> bytes:
+    """Names what a request has tokenised: its route and body, whatever its key space."""
+    return blake3.blake3(msgspec.json.encode((request.route, request.body), order="sorted")).digest()
+
+
 class Spending:
     """What one replica was asked for: answered requests, requests sent again, prompt tokens where they are told."""
 
@@ -108,15 +113,25 @@ class Observer:
         identity: what it said of itself at the start of the run.
         namespace: of the release that is said to be served.
         memory: earlier runs' knowledge.
+        tokens: ids that are known already, by `body_key`; shared with other observers, and left as they are.
     """
 
-    def __init__(self, engine: EngineClient, *, identity: EngineIdentity, namespace: str, memory: PrefixMemory) -> None:
+    def __init__(
+        self,
+        engine: EngineClient,
+        *,
+        identity: EngineIdentity,
+        namespace: str,
+        memory: PrefixMemory,
+        tokens: Mapping[bytes, tuple[int, ...]] | None = None,
+    ) -> None:
         self.engine = engine
         self.identity = identity
         self._namespace = namespace
         self._memory = memory
         self._known: dict[str | None, KnownPrefixes] = {}
         self._usage_speaks: bool | None = None
+        self._shared = {} if tokens is None else tokens
         self._tokens: dict[bytes, tuple[int, ...] | None] = {}
         self.spent = Spending()
 
@@ -126,7 +141,9 @@ class Observer:
         Raises:
             KvreleaseError: whatever the engine raises.
         """
-        key = blake3.blake3(msgspec.json.encode((request.route, request.body), order="sorted")).digest()
+        key = body_key(request)
+        if key in self._shared:
+            return self._shared[key]
         if key not in self._tokens:
             self._tokens[key] = await self.engine.tokenize(request)
         return self._tokens[key]

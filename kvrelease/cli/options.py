@@ -53,7 +53,30 @@ EngineUrlOption = Annotated[
         envvar="KVRELEASE_ENGINE_URL",
         metavar="URL",
         help="A replica; repeat for each (the variable: separated by spaces). Address replicas directly, not through a "
-        "load balancer. With --engine local: a directory of persisted blocks, which is only read.",
+        "load balancer; dns+http://NAME:PORT stands for every address of a name, as of a headless Service. With "
+        "--engine local: a directory of persisted blocks, which is only read.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+ReplicasOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--replicas",
+        envvar="KVRELEASE_REPLICAS",
+        metavar="FILE",
+        help="More replicas: a text file with one URL a line (# begins a comment), or a YAML or JSON list of URLs and "
+        "of objects with url, rank and headers.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+DataParallelOption = Annotated[
+    str,
+    typer.Option(
+        "--data-parallel",
+        envvar="KVRELEASE_DATA_PARALLEL",
+        metavar="auto|N|off",
+        help="Data-parallel ranks behind one URL, each with a cache of its own: auto asks those that the engine's "
+        "counters tell apart, one by one; off asks the engine as a whole.",
         rich_help_panel=_ENGINE,
     ),
 ]

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from kvrelease.cli.console import say_warning
 from kvrelease.config import Config, load_config, split_header, working_directory
-from kvrelease.engines.base import EngineClient, EngineKind
+from kvrelease.engines.base import EngineKind
 from kvrelease.errors import UsageError
 
 if TYPE_CHECKING:
     from kvrelease.binding.deployment import Deployment
     from kvrelease.fleet.access import Access
+    from kvrelease.fleet.opening import Fleet
     from kvrelease.ledger.store import Ledger
     from kvrelease.progress import Progress
     from kvrelease.release.fingerprint import Fingerprint
@@ -33,22 +34,31 @@ def access_of(
     timeout_s: float,
     key_variable: str | None,
     headers: Sequence[str] | None,
+    replicas: Path | None = None,
+    concurrency: int | None = None,
+    data_parallel: str = "off",
 ) -> Access:
     """How engines are reached, by options and configuration; checked before a release is hashed for minutes.
 
     Raises:
-        UsageError: no replica is named, or one twice, or not by a URL; a header is not K=V; no such key variable.
+        UsageError: no replica is named, or not by a URL; a header is not K=V; no such key variable.
+        InputError: the file of replicas cannot be read.
     """
     from kvrelease.fleet.access import access_of as reached  # noqa: PLC0415 - late: httpx
+    from kvrelease.fleet.listed import read_replicas  # noqa: PLC0415
+    from kvrelease.fleet.ranks import parse_ranks  # noqa: PLC0415
 
     return reached(
         production=config.production,
         urls=urls or (),
+        listed=() if replicas is None else read_replicas(replicas),
         kind=kind,
         model=model,
         timeout_s=timeout_s,
         key_variable=key_variable,
         headers=parse_headers(headers or ()),
+        concurrency=concurrency,
+        ranks=parse_ranks(data_parallel),
         warn=say_warning,
     )
 
@@ -162,11 +172,11 @@ def adapter_sources(texts: Sequence[str]) -> dict[str, Source]:
     return found
 
 
-def engines_of(access: Access, *, release: str | None) -> AbstractAsyncContextManager[tuple[EngineClient, ...]]:
+def fleet_of(access: Access, *, release: str | None) -> AbstractAsyncContextManager[Fleet]:
     """The replicas, open; closed on the way out."""
-    from kvrelease.fleet.opening import open_engines  # noqa: PLC0415 - late: httpx
+    from kvrelease.fleet.opening import open_fleet  # noqa: PLC0415 - late: httpx
 
-    return open_engines(access, release=release, warn=say_warning)
+    return open_fleet(access, release=release, warn=say_warning)
 
 
 def read_prompts(prompts: str | None) -> PromptSet:

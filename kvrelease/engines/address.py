@@ -22,12 +22,35 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         host: the host alone, an IPv6 address without brackets.
         port: the port, the scheme's own where the URL names none.
         is_loopback: the host is this machine by its name or number.
+        name: of which `host` is one address (a headless service); None where the host is what was given.
     """
 
     url: str
     host: str
     port: int
     is_loopback: bool
+    name: str | None = None
+
+    @property
+    def host_header(self) -> str | None:
+        """What requests name as their host in place of the address; None where the URL has it."""
+        if self.name is None:
+            return None
+        named = f"[{self.name}]" if ":" in self.name else self.name
+        is_default = self.port == _DEFAULT_PORTS[self.url.partition(":")[0]]
+        return named if is_default else f"{named}:{self.port}"
+
+    def at(self, number: str) -> Address:
+        """The same service at one of its name's addresses: an IPv4 or IPv6 address without brackets."""
+        scheme, _, rest = self.url.partition("://")
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return Address(
+            url=f"{scheme}://{f'[{number}]' if ':' in number else number}{rest.removeprefix(host)}",
+            host=number,
+            port=self.port,
+            is_loopback=_is_loopback(number),
+            name=self.host,
+        )
 
 
 def parse_address(text: str) -> Address:

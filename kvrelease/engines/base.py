@@ -137,6 +137,25 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     cacheable_limit: int | None = None
 
 
+class RankPin(msgspec.Struct, frozen=True, kw_only=True):
+    """One data-parallel rank of an engine, to which all requests of a client go.
+
+    Attributes:
+        rank: as the engine's counters name it.
+        routed_as: what the request's header carries: where one server has some of a larger group's ranks, the place
+            among its own.
+    """
+
+    rank: int
+    routed_as: int
+
+
+def shown_replica(url: str, *, name: str | None = None, rank: int | None = None) -> str:
+    """How people read which replica is meant: its URL, with the name and the rank that it is one of."""
+    beside = ", ".join(part for part in (name, None if rank is None else f"rank {rank}") if part)
+    return f"{url} ({beside})" if beside else url
+
+
 class EngineIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """What a server says of itself. Labels are hints: printed, never deciding.
 
@@ -153,6 +172,9 @@ class EngineIdentity(msgspec.Struct, frozen=True, kw_only=True):
         labels: what it claims about its weights (`root`, `model_path`, `weight_version`, …).
         runtime: settings that change KV's bytes or layout, as far as the server tells them.
         runtime_unread: names of such settings that it does not tell.
+        name: the name of which `url` is one address; None where the URL is what was given.
+        rank: the data-parallel rank that this client is pinned to; None where the engine has one cache, or chooses.
+        ranks: that its counters tell apart, ascending; several are as many caches behind one URL.
     """
 
     kind: EngineKind
@@ -166,27 +188,65 @@ class EngineIdentity(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     runtime: dict[str, str] = {}
     runtime_unread: tuple[str, ...] = ()
+    name: str | None = None
+    rank: int | None = None
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """How people read which replica this is."""
+        return shown_replica(self.url, name=self.name, rank=self.rank)
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens counted by the server since it started, summed over its internal engines.
+    """What the server counted since it started, of one data-parallel rank or summed over all.
 
     Attributes:
         queried_tokens: prompt tokens looked up in the prefix cache (or prompt tokens seen, where only that is told).
         cached_tokens: of these, found in a local cache.
         external_cached_tokens: found in a store outside the process; None when the server has no such counter.
-        running_requests: requests in flight, None when not told.
+        running_requests: requests in flight now, None when not told.
+        waiting_requests: requests that wait for the engine now, None when not told.
+        preemptions: requests that lost their blocks to others while they ran, None when not told.
+        evicted_tokens: tokens that left the cache for room, None when not told.
     """
 
     queried_tokens: float
     cached_tokens: float
     external_cached_tokens: float | None = None
     running_requests: float | None = None
+    waiting_requests: float | None = None
+    preemptions: float | None = None
+    evicted_tokens: float | None = None
 
     @property
     def all_cached_tokens(self) -> float:
         """Found in any cache, local or external."""
         return self.cached_tokens + (self.external_cached_tokens or 0)
+
+    def since(self, earlier: Counters) -> Counters | None:
+        """What was counted after `earlier`; what is in flight or waiting is as it is now.
+
+        None where a counter went back (the server restarted), or where more was found than looked up: then nothing of
+        the window is known. Of a counter that only some servers have, the same makes that one unknown.
+        """
+        queried = self.queried_tokens - earlier.queried_tokens
+        cached = self.cached_tokens - earlier.cached_tokens
+        if queried < 0 or not 0 <= cached <= queried:
+            return None
+        return Counters(
+            queried_tokens=queried,
+            cached_tokens=cached,
+            external_cached_tokens=_growth(earlier.external_cached_tokens, self.external_cached_tokens),
+            running_requests=self.running_requests,
+            waiting_requests=self.waiting_requests,
+            preemptions=_growth(earlier.preemptions, self.preemptions),
+            evicted_tokens=_growth(earlier.evicted_tokens, self.evicted_tokens),
+        )
+
+
+def _growth(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None or after < before else after - before
 
 
 class EngineClient(Protocol):
@@ -199,6 +259,14 @@ class EngineClient(Protocol):
     @property
     def url(self) -> str:
         """How messages name it."""
+
+    @property
+    def name(self) -> str | None:
+        """The name of which `url` is one address; None where the URL is what was given."""
+
+    @property
+    def rank(self) -> int | None:
+        """The data-parallel rank that it is pinned to; None where the engine has one cache, or chooses."""
 
     async def identify(self) -> EngineIdentity:
         """Who answers; asked again on every call.

@@ -8,8 +8,9 @@ from typing import assert_never
 import httpx
 
 from kvrelease.config import DEFAULT_TIMEOUT_S
-from kvrelease.engines.address import parse_address
-from kvrelease.engines.base import EngineClient, EngineKind
+from kvrelease.engines.address import Address, parse_address
+from kvrelease.engines.base import EngineClient, EngineKind, RankPin
+from kvrelease.engines.connections import Connections
 from kvrelease.engines.foreign import as_list, as_object, as_text
 from kvrelease.engines.http import Transport
 from kvrelease.engines.llamacpp import LlamaCppClient
@@ -24,7 +25,7 @@ _OWNERS = {"vllm": EngineKind.VLLM, "llamacpp": EngineKind.LLAMACPP, "sglang": E
 
 
 async def open_engine(
-    url: str,
+    url: str | Address,
     *,
     kind: EngineKind | None = None,
     model: str | None = None,
@@ -34,11 +35,13 @@ async def open_engine(
     max_retries: int = MAX_RETRIES,
     backoff_s: float = BACKOFF_S,
     connector: httpx.AsyncBaseTransport | None = None,
+    connections: Connections | None = None,
+    pin: RankPin | None = None,
 ) -> EngineClient:
     """A client of the engine at a URL; the caller closes it (`contextlib.aclosing`).
 
     Args:
-        url: base URL, with or without `/v1`.
+        url: base URL, with or without `/v1`, or the address in it.
         kind: which adapter; None to ask the server. A named kind is not checked, and nothing is sent yet.
         model: the served model name; None for the only one.
         headers: sent with every request.
@@ -47,19 +50,23 @@ async def open_engine(
         max_retries: of one call.
         backoff_s: first wait between two attempts.
         connector: replaces the network, in tests.
+        connections: to the same origin, shared with other clients; None for its own.
+        pin: the data-parallel rank that requests are for; None for none.
 
     Raises:
         UsageError: a wrong URL, header or kind.
         ServiceError: asked what it is, the server did not answer properly.
     """
     transport = Transport(
-        parse_address(url),
+        parse_address(url) if isinstance(url, str) else url,
         timeout_s=timeout_s,
         headers=headers,
         api_key=api_key,
         max_retries=max_retries,
         backoff_s=backoff_s,
         connector=connector,
+        connections=connections,
+        pin=pin,
     )
     try:
         return _client(kind or await detect_kind(transport), transport, model=model)

@@ -14,10 +14,11 @@ from typing import Self
 import httpx
 import msgspec
 
-from kvrelease import __version__
 from kvrelease.artifacts import JsonObject
 from kvrelease.config import DEFAULT_TIMEOUT_S
 from kvrelease.engines.address import Address
+from kvrelease.engines.base import RankPin
+from kvrelease.engines.connections import CONNECT_S, Connections
 from kvrelease.engines.foreign import as_list, as_object, is_object
 from kvrelease.engines.replies import Event, Redactor, Reply, parse_json, parse_object, refusal
 from kvrelease.engines.retry import BACKOFF_S, MAX_RETRIES, may_pass, pause_s
@@ -26,18 +27,16 @@ from kvrelease.errors import InputError, ServiceError, ServiceTimeout, Unexpecte
 
 logger = logging.getLogger(__name__)
 
-# No TCP handshake in a data centre takes longer; without it a black-holed address costs the whole deadline.
-CONNECT_S = 10.0
 # Versions, settings and counters come from memory, in milliseconds on an idle engine; where a gateway swallows such a
 # route, or an exporter hangs, not every request may cost the whole deadline.
 OPTIONAL_S = 5.0
+# vLLM and SGLang read it on the completion routes; a router in front of them may, or may drop it.
+# Source: vLLM 0.32.0, entrypoints/generate/base/serving.py, lines 220-231; SGLang, entrypoints/openai/serving_base.py.
+RANK_HEADER = "x-data-parallel-rank"
 # In place of a status, where an optional route gave no answer in time. Like 404 it is no 2xx.
 NO_ANSWER = 0
 # 20 log-probabilities for each of 4,000 tokens are about 8 MB of JSON.
 MAX_REPLY_BYTES = 64 * 1024 * 1024
-# Uvicorn drops idle connections after 5 s; a request sent on one that is just closing would count as a retry.
-KEEPALIVE_S = 2.0
-
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*\Z")
 
@@ -47,11 +46,12 @@ class _Broken(Exception):
 
 
 class Transport:
-    """The connections to one server. Opened with `async with`; whoever opens closes.
+    """Exchanges with one server. Opened with `async with`; whoever opens closes.
 
     Attributes:
         address: where the server is.
         redactor: cleans what the server wrote before it is repeated.
+        rank: the data-parallel rank that requests are for; None for none.
     """
 
     def __init__(
@@ -65,8 +65,10 @@ class Transport:
         backoff_s: float = BACKOFF_S,
         max_reply_bytes: int = MAX_REPLY_BYTES,
         connector: httpx.AsyncBaseTransport | None = None,
+        connections: Connections | None = None,
+        pin: RankPin | None = None,
     ) -> None:
-        """Prepares connections; none is made yet.
+        """Prepares exchanges; no connection is made yet.
 
         Args:
             address: where the server is.
@@ -77,6 +79,8 @@ class Transport:
             backoff_s: the first wait; each further one is twice as long.
             max_reply_bytes: a larger answer is refused.
             connector: replaces the network, in tests.
+            connections: to the same origin, shared with other clients; None for its own.
+            pin: the data-parallel rank that requests are for; None for none.
 
         Raises:
             UsageError: a time-out that is none, a header or a key that HTTP cannot carry.
@@ -91,15 +95,14 @@ class Transport:
         self._silent: set[str] = set()
         sent = _checked_headers(headers or {}, api_key=api_key)
         self.redactor = Redactor([*sent.values(), *(value.split()[-1] for value in sent.values() if value.split())])
-        self._client = httpx.AsyncClient(
-            headers={"user-agent": f"kvrelease/{__version__}", "accept-encoding": "identity", **sent},
-            timeout=httpx.Timeout(None, connect=CONNECT_S),
-            limits=httpx.Limits(keepalive_expiry=KEEPALIVE_S),
-            follow_redirects=False,
-            # Proxies and certificates of the environment are for other machines: a proxy cannot reach our loopback.
-            trust_env=not address.is_loopback,
-            transport=connector,
-        )
+        # Behind a name there are many addresses; each is asked for the name, as users do.
+        named = {} if address.host_header is None else {"host": address.host_header}
+        pinned = {} if pin is None else {RANK_HEADER: str(pin.routed_as)}
+        self._sent = named | sent | pinned
+        self.rank = None if pin is None else pin.rank
+        self._extensions = {} if address.name is None else {"sni_hostname": address.name}
+        self._connections = (connections or Connections(address, connector=connector)).borrow()
+        self._was_reached = False
 
     @property
     def url(self) -> str:
@@ -118,7 +121,7 @@ class Transport:
 
     async def aclose(self) -> None:
         """Closes the connections."""
-        await self._client.aclose()
+        await self._connections.aclose()
 
     async def get(self, path: str, *, is_optional: bool = False, within_s: float | None = None) -> Reply:
         """The answer to a GET, of any status.
@@ -249,9 +252,12 @@ class Transport:
     async def _attempt(
         self, what: str, method: str, path: str, *, content: bytes | None, streams: bool, retries: int
     ) -> Reply:
-        headers = {} if content is None else {"content-type": "application/json"}
+        headers = self._sent if content is None else {"content-type": "application/json"} | self._sent
         start = time.perf_counter()
-        async with self._client.stream(method, self.url + path, content=content, headers=headers) as response:
+        async with self._connections.client.stream(
+            method, self.url + path, content=content, headers=headers, extensions=self._extensions
+        ) as response:
+            self._was_reached = True
             raw, reader, events = bytearray(), EventReader(), list[Event]()
             is_stream = streams and response.is_success
             names = {name.lower(): value for name, value in response.headers.items()}
@@ -287,7 +293,8 @@ class Transport:
         match error:
             case httpx.ConnectTimeout():
                 hint = "check the address, the network and firewalls"
-                return Unreachable(f"{what}: no connection within {CONNECT_S:g} s{after}", hint=hint), True
+                # Where nobody ever answered, a second wait as long tells nothing.
+                return Unreachable(f"{what}: no connection within {CONNECT_S:g} s{after}", hint=hint), self._was_reached
             case httpx.ConnectError() if "CERTIFICATE" in str(error).upper() or "SSL" in str(error).upper():
                 hint = "check the scheme (http or https), and SSL_CERT_FILE for a private authority"
                 return Unreachable(f"{what}: TLS failed: {_reason(error)}", hint=hint), False

@@ -43,6 +43,16 @@ class LlamaCppClient:
         """How messages name it."""
         return self._transport.url
 
+    @property
+    def name(self) -> str | None:
+        """The name of which `url` is one address."""
+        return self._transport.address.name
+
+    @property
+    def rank(self) -> int | None:
+        """The data-parallel rank that it is pinned to."""
+        return self._transport.rank
+
     async def identify(self) -> EngineIdentity:
         """Who answers."""
         model = await self._routes.served()
@@ -75,6 +85,8 @@ class LlamaCppClient:
             labels=labels_of(model) | _labels(props, model.details),
             runtime={name: value for name, value in settings.items() if value},
             runtime_unread=(*(() if version else ("version",)), *_UNREAD),
+            name=self.name,
+            rank=self.rank,
         )
 
     async def tokenize(self, request: Request) -> tuple[int, ...] | None:
@@ -128,6 +140,7 @@ class LlamaCppClient:
             queried_tokens=computed + cached,
             cached_tokens=cached,
             running_requests=metrics.total("llamacpp:requests_processing"),
+            waiting_requests=metrics.total("llamacpp:requests_deferred"),
         )
 
     async def flush(self) -> bool | None:

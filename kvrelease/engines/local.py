@@ -157,6 +157,14 @@ class LocalEngine:
         return str(self._directory)
 
     @property
+    def name(self) -> None:
+        """None: it has no address."""
+
+    @property
+    def rank(self) -> None:
+        """None: it has one cache."""
+
+    @property
     def block_tokens(self) -> int:
         """Tokens of a block."""
         return self.shape.tokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
@@ -27,21 +27,40 @@ class Metrics:
         for sample in samples:
             self._samples.setdefault(sample.name, []).append(sample)
 
-    def total(self, *names: str) -> float | None:
+    def total(self, *names: str, only: Mapping[str, str] | None = None) -> float | None:
         """The sum over all labels of the first of these names that is there, with or without `_total`.
 
         One engine process shows one series per data-parallel rank or internal engine; they add up. NaN is not known.
+
+        Args:
+            names: of one counter, latest first.
+            only: labels that a series must have; None for all series. Where none has them, the sum is not known.
         """
         for name in names:
             for spelling in (name, f"{name}_total"):
                 if spelling in self._samples:
-                    value = math.fsum(sample.value for sample in self._samples[spelling])
+                    chosen = [sample.value for sample in self._samples[spelling] if _has(sample, only or {})]
+                    value = math.fsum(chosen) if chosen else math.nan
                     return None if math.isnan(value) else value
         return None
+
+    def numbers_of(self, label: str, *names: str) -> tuple[int, ...]:
+        """The whole numbers that a label has in these metrics, ascending, each once."""
+        found = {
+            sample.labels.get(label, "")
+            for name in names
+            for spelling in (name, f"{name}_total")
+            for sample in self._samples.get(spelling, ())
+        }
+        return tuple(sorted(int(text) for text in found if text.isdecimal()))
 
     def labels(self, name: str) -> tuple[dict[str, str], ...]:
         """The labels of each series of an info metric, such as `vllm:cache_config_info`."""
         return tuple(sample.labels for sample in self._samples.get(name, ()))
+
+
+def _has(sample: Sample, labels: Mapping[str, str]) -> bool:
+    return all(sample.labels.get(name) == value for name, value in labels.items())
 
 
 def parse_metrics(text: str, *, source: str) -> Metrics:

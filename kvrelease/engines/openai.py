@@ -192,6 +192,16 @@ class OpenAIClient:
         """How messages name it."""
         return self._transport.url
 
+    @property
+    def name(self) -> str | None:
+        """The name of which `url` is one address."""
+        return self._transport.address.name
+
+    @property
+    def rank(self) -> int | None:
+        """The data-parallel rank that it is pinned to."""
+        return self._transport.rank
+
     async def identify(self) -> EngineIdentity:
         """Who answers, as far as `/v1/models` tells."""
         model = await self._routes.served()
@@ -205,6 +215,8 @@ class OpenAIClient:
             capabilities=Capabilities(),
             labels=labels_of(model),
             runtime_unread=("engine", "version", "dtype", "kv_cache_dtype", "quantization", "parallel", "rope"),
+            name=self.name,
+            rank=self.rank,
         )
 
     async def tokenize(self, request: Request) -> tuple[int, ...] | None:  # noqa: ARG002 - the protocol's signature

@@ -38,6 +38,11 @@ def listening_process(port: int, *, proc: Path = Path("/proc")) -> str | None:
     return f"pid:{pid}@{start}"
 
 
+def of_rank(process: str | None, rank: int | None) -> str | None:
+    """The identity of one data-parallel rank: each has a cache of its own, and all of them one API server."""
+    return process if process is None or rank is None else f"{process}#rank{rank}"
+
+
 def is_another_process(first: str | None, other: str | None) -> bool:
     """Whether two identities are known to be of two processes.
 

@@ -13,15 +13,16 @@ from kvrelease.engines.foreign import as_ids, as_list, as_object, as_text
 from kvrelease.engines.http import Transport
 from kvrelease.engines.metrics import Metrics, parse_metrics
 from kvrelease.engines.openai import OpenAIRoutes, labels_of
-from kvrelease.engines.process import process_behind
+from kvrelease.engines.process import of_rank, process_behind
 from kvrelease.engines.replies import Reply, looks_like_html, parse_object, refusal
-from kvrelease.engines.vllm_runtime import read_cache, read_runtime
+from kvrelease.engines.vllm_runtime import RANK_LABEL, read_cache, read_runtime
 from kvrelease.errors import UnexpectedReply, UsageError
 
 # The first answer of `/server_info` runs a dozen programs (vllm/collect_env.py: pip, conda, compilers, nvidia-smi),
 # later ones do not: 2.9 s on a machine with 2 cores and without most of them.
 SERVER_INFO_S = 30.0
 MAX_SALT = 128
+_QUERIES = ("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries")
 _SALT_FORBIDS = "@/\\\0"
 
 # What /tokenize takes of a chat body. It renders the same template as the chat route.
@@ -54,6 +55,16 @@ class VllmClient:
         """How messages name it."""
         return self._transport.url
 
+    @property
+    def name(self) -> str | None:
+        """The name of which `url` is one address."""
+        return self._transport.address.name
+
+    @property
+    def rank(self) -> int | None:
+        """The data-parallel rank that it is pinned to."""
+        return self._transport.rank
+
     async def identify(self) -> EngineIdentity:
         """Who answers; the settings are told in full only in vLLM's development mode."""
         model = await self._routes.served()
@@ -64,7 +75,7 @@ class VllmClient:
         info = await self._transport.find_object("/server_info?config_format=json", within_s=within_s)
         # Once told, the start of the process is waited for: without it a slow page would look like another process.
         metrics = await self._metrics(is_optional=not self._tells_start)
-        cache = read_cache(info, metrics)
+        cache = read_cache(info, metrics, rank=self.rank)
         runtime, unread = read_runtime(info, metrics, version=version)
         return EngineIdentity(
             kind=self.kind,
@@ -72,7 +83,7 @@ class VllmClient:
             version=version,
             model=await self._routes.model_name(),
             context_tokens=model.context_tokens,
-            process=await self._process(metrics),
+            process=of_rank(await self._process(metrics), self.rank),
             capacity_tokens=cache.capacity_tokens,
             capabilities=Capabilities(
                 has_salt=True,
@@ -84,6 +95,9 @@ class VllmClient:
             labels=labels_of(model) | cache.labels | await self._weight_labels(has_routes=info is not None),
             runtime=runtime,
             runtime_unread=unread,
+            name=self.name,
+            rank=self.rank,
+            ranks=metrics.numbers_of(RANK_LABEL, *_QUERIES),
         )
 
     async def tokenize(self, request: Request) -> tuple[int, ...] | None:
@@ -116,17 +130,20 @@ class VllmClient:
         return await self._routes.complete(request, extra=extra)
 
     async def counters(self) -> Counters | None:
-        """The prefix cache's counters, summed over ranks; None when `/metrics` is closed or has none."""
+        """The prefix cache's counters: of the rank it is pinned to, else summed; None when `/metrics` tells none."""
         metrics = await self._metrics()
-        queried = metrics.total("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries")
-        cached = metrics.total("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits")
+        only = {} if self.rank is None else {RANK_LABEL: str(self.rank)}
+        queried = metrics.total(*_QUERIES, only=only)
+        cached = metrics.total("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits", only=only)
         if queried is None or cached is None:
             return None
         return Counters(
             queried_tokens=queried,
             cached_tokens=cached,
-            external_cached_tokens=metrics.total("vllm:external_prefix_cache_hits"),
-            running_requests=metrics.total("vllm:num_requests_running"),
+            external_cached_tokens=metrics.total("vllm:external_prefix_cache_hits", only=only),
+            running_requests=metrics.total("vllm:num_requests_running", only=only),
+            waiting_requests=metrics.total("vllm:num_requests_waiting", only=only),
+            preemptions=metrics.total("vllm:num_preemptions", only=only),
         )
 
     async def flush(self) -> bool | None:

@@ -16,6 +16,7 @@ from kvrelease.engines.foreign import as_object, at, label
 from kvrelease.engines.metrics import Metrics
 
 _CACHE_INFO = "vllm:cache_config_info"
+RANK_LABEL = "engine"
 
 # Our name of each setting, and where the configuration has it.
 _SETTINGS: Mapping[str, tuple[tuple[str, str], ...]] = {
@@ -46,9 +47,16 @@ class CacheFacts(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str]
 
 
-def read_cache(info: JsonObject | None, metrics: Metrics) -> CacheFacts:
-    """The cache's shape, from the metrics page or, behind a closed one, from the server's configuration."""
-    ranks = [dict(found) for found in metrics.labels(_CACHE_INFO)] or _configured(info)
+def read_cache(info: JsonObject | None, metrics: Metrics, *, rank: int | None = None) -> CacheFacts:
+    """The cache's shape, from the metrics page or, behind a closed one, from the server's configuration.
+
+    Args:
+        info: the answer of `/server_info`, None without it.
+        metrics: the metrics page.
+        rank: of which data-parallel rank; None for what holds for every one.
+    """
+    every = [dict(found) for found in metrics.labels(_CACHE_INFO)]
+    ranks = [one for one in every if rank is None or one.get(RANK_LABEL) == str(rank)] or every or _configured(info)
     capacities = [capacity for rank in ranks if (capacity := _capacity(rank)) is not None]
     first = ranks[0] if ranks else {}
     shown = ("enable_prefix_caching", "prefix_caching_hash_algo")

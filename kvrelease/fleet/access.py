@@ -2,76 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from kvrelease.config import Production, api_key
 from kvrelease.engines.address import parse_address
 from kvrelease.engines.base import EngineKind
+from kvrelease.engines.retry import BACKOFF_S
 from kvrelease.errors import UsageError
+from kvrelease.fleet.listed import ListedReplica, distinct, listed_replica
+from kvrelease.fleet.ranks import OFF
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
     """How engines are reached.
 
     Attributes:
-        urls: of the replicas; with the in-process engine, a directory of persisted blocks or nothing.
+        replicas: as they were named, each once; empty with the in-process engine.
+        stores: with the in-process engine, directories of persisted blocks.
         kind: of every engine; None to ask each.
         model: the served model name; None for the only one.
         timeout_s: deadline of one call.
         key_variable: environment variable that holds the API key.
         headers: sent with every request.
+        concurrency: most requests in flight on one replica; None where nobody says.
+        ranks: data-parallel ranks to ask one by one: 1 for the engine as a whole, None for those that it tells apart.
+        backoff_s: first wait between two attempts of one call.
     """
 
-    urls: tuple[str, ...]
+    replicas: tuple[ListedReplica, ...]
+    stores: tuple[str, ...] = ()
     kind: EngineKind | None
     model: str | None
     timeout_s: float
     key_variable: str | None
     headers: dict[str, str]
+    concurrency: int | None = None
+    ranks: int | None = OFF
+    backoff_s: float = BACKOFF_S
 
 
 def access_of(
     *,
     production: Production,
     urls: Sequence[str],
+    listed: Iterable[ListedReplica] = (),
     kind: EngineKind | None,
     model: str | None,
     timeout_s: float,
     key_variable: str | None,
     headers: Mapping[str, str],
+    concurrency: int | None = None,
+    ranks: int | None = OFF,
     warn: Callable[[str], None],
 ) -> Access:
     """How engines are reached, by options and configuration; checked before a release is hashed for minutes.
 
     Raises:
-        UsageError: no replica is named, or one twice, or not by a URL; no such key variable.
+        UsageError: no replica is named, or not by a URL, or one twice with different headers; no such key variable.
     """
     is_local = kind is EngineKind.LOCAL
-    chosen = tuple(urls) or ((production.url,) if production.url and not is_local else ())
-    if urls and not is_local and production.url and production.url not in urls:
+    named = () if is_local else (*map(listed_replica, urls), *listed)
+    users = production.url
+    if named and users and not _is_among(users, named):
         warn(
-            f"users reach {production.url}, which this run does not ask: that it passes salt and body on "
+            f"users reach {users}, which this run does not ask: that it passes salt and body on "
             "unchanged is not proved. Run verify on that URL alone as well"
         )
-    if not chosen and not is_local:
+    if not named and users and not is_local:
+        named = (listed_replica(users),)
+    if not named and not is_local:
         raise UsageError(
-            "no engine is named", hint="add --engine-url http://HOST:PORT, or engine-url to kvrelease.yaml"
+            "no engine is named",
+            hint="add --engine-url http://HOST:PORT or --replicas FILE, or engine-url to kvrelease.yaml",
         )
+    replicas, repeated = distinct(named)
+    for url in repeated:
+        warn(f"the replica {url} is named twice: it has one cache, and is asked once")
     if not is_local:
-        bases = [parse_address(url).url for url in chosen]
-        twice = next((base for base in bases if bases.count(base) > 1), None)
-        if twice:
-            raise UsageError(
-                f"the replica {twice} is named twice: it would be taken for two caches", hint="name each replica once"
-            )
         api_key(key_variable)
     return Access(
-        urls=chosen,
+        replicas=replicas,
+        stores=tuple(urls) if is_local else (),
         kind=kind,
         model=model or production.model,
         timeout_s=timeout_s,
         key_variable=key_variable,
         headers={**production.headers, **headers},
+        concurrency=concurrency,
+        ranks=ranks,
     )
+
+
+def _is_among(url: str, replicas: Iterable[ListedReplica]) -> bool:
+    base = parse_address(url).url
+    return any(replica.address.url == base and not replica.is_name for replica in replicas)

@@ -2,28 +2,79 @@
 
 from __future__ import annotations
 
+import asyncio
+import resource
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import msgspec
+
+from kvrelease.binding.unready import Unready, require_one_ready
 from kvrelease.config import api_key
-from kvrelease.engines.base import EngineClient, EngineKind
+from kvrelease.engines.address import Address
+from kvrelease.engines.base import EngineClient, EngineIdentity, EngineKind, RankPin
 from kvrelease.engines.block_cache import BlockCache
 from kvrelease.engines.block_files import open_stored_blocks
+from kvrelease.engines.connections import MAX_CONNECTIONS, Connections
 from kvrelease.engines.detect import open_engine
 from kvrelease.engines.local import open_local
 from kvrelease.engines.process import is_another_process
-from kvrelease.errors import UsageError
+from kvrelease.errors import KvreleaseError, UsageError
 from kvrelease.fleet.access import Access
+from kvrelease.fleet.listed import ListedReplica, distinct
+from kvrelease.fleet.names import AddressChange, addresses_of, changes_since
+from kvrelease.fleet.ranks import pins_of
 
 # Besides the first: a round robin over two processes shows on the next one.
 FURTHER_CONNECTIONS = 2
 
+# Replicas opened at once: a dead address takes a connect time-out, and 200 of them should not take 200.
+OPENING = 128
+
+# Connections of a replica besides those of requests: counters, and the check for other processes.
+SPARE_CONNECTIONS = 4
+# Files that are open already: the ledger, standard streams, libraries.
+_SPARE_FILES = 128
+
+
+class Fleet:
+    """The engines of one run.
+
+    Attributes:
+        engines: in the order named; those that could not be opened as `Unready`.
+    """
+
+    def __init__(
+        self, engines: Sequence[EngineClient | Unready], *, names: dict[Address, tuple[Address, ...]] | None = None
+    ) -> None:
+        """Holds `engines`, and the addresses that each of `names` had."""
+        self.engines = tuple(engines)
+        self._names = names or {}
+
+    def require_one(self, *, option: str) -> EngineClient:
+        """The only engine.
+
+        Raises:
+            UsageError: there are several.
+            KvreleaseError: it could not be opened.
+        """
+        if len(self.engines) != 1:
+            raise UsageError(f"{option} names {len(self.engines)} replicas, and one is asked", hint="name one URL")
+        (engine,), _ = require_one_ready(self.engines)
+        return engine
+
+    async def changes(self) -> tuple[AddressChange, ...]:
+        """What became of the names since they were looked up; nothing where none was given.
+
+        Raises:
+            ServiceError: a name cannot be looked up any more.
+        """
+        return await changes_since(self._names)
+
 
 @asynccontextmanager
-async def open_engines(
-    access: Access, *, release: str | None, warn: Callable[[str], None]
-) -> AsyncIterator[tuple[EngineClient, ...]]:
+async def open_fleet(access: Access, *, release: str | None, warn: Callable[[str], None]) -> AsyncIterator[Fleet]:
     """The replicas, open; closed on the way out.
 
     Args:
@@ -32,25 +83,128 @@ async def open_engines(
         warn: told what the reader has to know and does not stop the run.
 
     Raises:
-        UsageError: the in-process engine has no directory, or several processes answer behind one URL.
-        ServiceError: a replica did not answer properly.
+        UsageError: the in-process engine has no directory.
+        ServiceError: a name has no address.
     """
     async with AsyncExitStack() as stack:
-        engines: list[EngineClient] = []
         if access.kind is EngineKind.LOCAL:
             directory = model_directory(release)
             if directory is None:
                 raise UsageError("--engine local serves --release, which must be a model directory")
-            engines.append(await open_local(directory, cache=_store(access.urls, warn=warn)))
-            stack.push_async_callback(engines[-1].aclose)
-        else:
-            for url in access.urls:
-                engine = await _open(url, kind=access.kind, access=access)
-                stack.push_async_callback(engine.aclose)
-                engines.append(engine)
-        for engine in engines:
-            await _require_one_process(engine, access=access)
-        yield tuple(engines)
+            local = await open_local(directory, cache=_store(access.stores, warn=warn))
+            stack.push_async_callback(local.aclose)
+            yield Fleet([local])
+            return
+        names = {one.address: await addresses_of(one.address) for one in access.replicas if one.is_name}
+        replicas, _ = distinct(_expanded(access.replicas, names))
+        opener = _Opener(access, origins=len(replicas))
+        stack.push_async_callback(opener.aclose)
+        async with asyncio.TaskGroup() as group:
+            opening = [group.create_task(opener.open(replica)) for replica in replicas]
+        yield Fleet([engine for task in opening for engine in task.result()], names=names)
+
+
+def _expanded(replicas: Sequence[ListedReplica], names: dict[Address, tuple[Address, ...]]) -> Sequence[ListedReplica]:
+    """Every address of every name in place of the name."""
+    return [
+        msgspec.structs.replace(replica, address=address, is_name=False)
+        for replica in replicas
+        for address in (names[replica.address] if replica.is_name else (replica.address,))
+    ]
+
+
+class _Opener:
+    """Opens replicas, and closes what it opened."""
+
+    def __init__(self, access: Access, *, origins: int) -> None:
+        self._access = access
+        self._key = api_key(access.key_variable)
+        self._most = connections_each(origins=origins, concurrency=access.concurrency)
+        self._at_once = asyncio.Semaphore(OPENING)
+        self._opened: list[EngineClient] = []
+
+    async def open(self, replica: ListedReplica) -> tuple[EngineClient | Unready, ...]:
+        """The replica, or each of its ranks, or why it cannot be asked."""
+        async with self._at_once:
+            try:
+                return await self._opened_ones(replica)
+            except KvreleaseError as error:
+                return (Unready(url=replica.address.url, name=replica.address.name, rank=replica.rank, error=error),)
+
+    async def _opened_ones(self, replica: ListedReplica) -> tuple[EngineClient, ...]:
+        connections = Connections(replica.address, most=self._most)
+        whole = await self._client(replica, kind=self._access.kind, connections=connections)
+        self._opened.append(whole)
+        identity = await self._require_one_process(whole, replica=replica)
+        pins = pins_of(identity, wanted=self._access.ranks, listed=replica.rank)
+        ranks = [await self._client(replica, kind=whole.kind, connections=connections, pin=pin) for pin in pins]
+        self._opened += ranks
+        return tuple(ranks) or (whole,)
+
+    async def aclose(self) -> None:
+        """Closes every engine."""
+        for engine in self._opened:
+            await engine.aclose()
+
+    async def _client(
+        self,
+        replica: ListedReplica,
+        *,
+        kind: EngineKind | None,
+        connections: Connections | None = None,
+        pin: RankPin | None = None,
+    ) -> EngineClient:
+        access = self._access
+        return await open_engine(
+            replica.address,
+            kind=kind,
+            model=access.model,
+            headers={**access.headers, **replica.headers},
+            api_key=self._key,
+            timeout_s=access.timeout_s,
+            backoff_s=access.backoff_s,
+            connections=connections,
+            pin=pin,
+        )
+
+    async def _require_one_process(self, engine: EngineClient, *, replica: ListedReplica) -> EngineIdentity:
+        """Who answers at a URL; checks that new connections reach the same engine process.
+
+        A router keeps one connection on one process, so that the others would never be asked: their caches would pass
+        unseen.
+
+        Raises:
+            UsageError: they do not.
+        """
+        identity = await engine.identify()
+        first = identity.process
+        for _ in range(FURTHER_CONNECTIONS):
+            other = await self._client(replica, kind=engine.kind)
+            try:
+                now = (await other.identify()).process
+            finally:
+                await other.aclose()
+            if is_another_process(first, now):
+                raise UsageError(
+                    f"several engine processes answer behind {engine.url} ({first} and {now}), each with its own cache",
+                    hint="name every one of them with its own --engine-url (in Kubernetes: the pods, not the Service; "
+                    "--engine-url dns+http://NAME:PORT takes all addresses of a headless one)",
+                )
+        return identity
+
+
+def connections_each(*, origins: int, concurrency: int | None) -> int:
+    """Connections that the pool of one origin may hold: what its requests need, within the files we may open.
+
+    Args:
+        origins: pools there will be.
+        concurrency: most requests in flight on one; None where nobody says.
+    """
+    wanted = MAX_CONNECTIONS if concurrency is None else concurrency + SPARE_CONNECTIONS
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return wanted
+    return max(1, min(wanted, (files - _SPARE_FILES) // max(1, origins)))
 
 
 def model_directory(what: str | None) -> Path | None:
@@ -72,39 +226,3 @@ def _store(places: Sequence[str], *, warn: Callable[[str], None]) -> BlockCache:
             hint="name one directory of blocks, or none",
         )
     return BlockCache(files=open_stored_blocks(Path(directories[0])), writes_files=False)
-
-
-async def _open(url: str, *, kind: EngineKind | None, access: Access) -> EngineClient:
-    return await open_engine(
-        url,
-        kind=kind,
-        model=access.model,
-        headers=access.headers,
-        api_key=api_key(access.key_variable),
-        timeout_s=access.timeout_s,
-    )
-
-
-async def _require_one_process(engine: EngineClient, *, access: Access) -> None:
-    """Checks that new connections to a URL reach the same engine process.
-
-    A router keeps one connection on one process, so that the others would never be asked: their caches would pass
-    unseen.
-
-    Raises:
-        UsageError: they do not.
-    """
-    if engine.kind is EngineKind.LOCAL:
-        return
-    first = (await engine.identify()).process
-    for _ in range(FURTHER_CONNECTIONS):
-        other = await _open(engine.url, kind=engine.kind, access=access)
-        try:
-            now = (await other.identify()).process
-        finally:
-            await other.aclose()
-        if is_another_process(first, now):
-            raise UsageError(
-                f"several engine processes answer behind {engine.url} ({first} and {now}), each with its own cache",
-                hint="name every one of them with its own --engine-url (in Kubernetes: the pods, not the Service)",
-            )

@@ -7,12 +7,14 @@ import contextlib
 import time
 from collections.abc import Sequence
 
-from kvrelease.artifacts import Fault, fault_of
+from kvrelease.artifacts import Fault, Verdict, fault_of
 from kvrelease.binding.closing import close_run, until_interrupted
 from kvrelease.binding.control import nonce_request
-from kvrelease.binding.deployment import Deployment, Replica, prepare
+from kvrelease.binding.deployment import Deployment, Replica, prepare_all
 from kvrelease.binding.observe import Leg, Witness, known_total, total
 from kvrelease.binding.production import refuse_own_salts
+from kvrelease.binding.ranks import prove_ranks, rank_fault
+from kvrelease.binding.unready import Unready, require_one_ready
 from kvrelease.engines.base import EngineClient, Request
 from kvrelease.errors import KvreleaseError, UsageError, one_of
 from kvrelease.ledger.store import Ledger
@@ -41,7 +43,7 @@ LAST_ANSWER_S = 5.0
 
 
 async def prewarm(
-    engines: Sequence[EngineClient],
+    engines: Sequence[EngineClient | Unready],
     *,
     deployment: Deployment,
     ledger: Ledger,
@@ -67,12 +69,14 @@ async def prewarm(
         The report; also when it was cancelled (Ctrl-C), with what was measured so far.
 
     Raises:
-        KvreleaseError: a replica could not even be prepared; nothing was generated on any of them.
+        KvreleaseError: no replica could be prepared; nothing was generated on any of them.
     """
     refuse_own_salts(deployment.prompt_set, action="prewarming")
-    replicas = [
-        await prepare(engine, deployment=deployment, memory=ledger, max_tokens=MAX_TOKENS) for engine in engines
-    ]
+    prepared = await prepare_all(engines, deployment=deployment, memory=ledger, max_tokens=MAX_TOKENS)
+    replicas, unready = require_one_ready(prepared)
+    proofs = await prove_ranks(replicas)
+    doubts = [fault for pair in zip(replicas, proofs, strict=True) if (fault := rank_fault(*pair)) is not None]
+    left_open = (*(one.fault for one in unready), *doubts)
     deadline = None if budget_s is None else time.monotonic() + budget_s
     watch = _Watch(progress)
     warmings = [
@@ -92,6 +96,9 @@ async def prewarm(
                 group.create_task(warming.run())
     results = tuple(warming.result() for warming in warmings)
     verdict, reason = judge(results, min_hit_rate=min_hit_rate, interrupted=interruption.happened)
+    if left_open and verdict is Verdict.PASS:
+        named = ", ".join(fault.where for fault in left_open)
+        verdict, reason = Verdict.INCONCLUSIVE, f"not proven: {named}; of the others: {reason}"
     closing = close_run(
         replicas, deployment=deployment, ledger=ledger, command="prewarm", verdict=verdict, reason=reason
     )
@@ -106,7 +113,7 @@ async def prewarm(
         replicas=results,
         min_hit_rate=min_hit_rate,
         interrupted=interruption.happened,
-        faults=tuple(one.fault for one in results if one.fault) + closing,
+        faults=(*left_open, *(one.fault for one in results if one.fault), *closing),
     )
 
 
@@ -302,6 +309,7 @@ class _Warming:
             )
         return ReplicaResult(
             url=self.replica.identity.url,
+            rank=self.replica.identity.rank,
             labels=self.replica.identity.labels,
             plan=self._plan,
             sent=len(self._sent),

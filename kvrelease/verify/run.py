@@ -9,8 +9,9 @@ import msgspec
 
 from kvrelease.artifacts import Fault, fault_of
 from kvrelease.binding.closing import Doubt, close_run, until_interrupted
-from kvrelease.binding.deployment import Deployment, Replica, prepare
+from kvrelease.binding.deployment import Deployment, Replica, prepare, prepare_all
 from kvrelease.binding.production import refuse_own_salts
+from kvrelease.binding.unready import Unready, require_one_ready
 from kvrelease.engines.base import EngineClient, EngineIdentity, Observation
 from kvrelease.engines.local import stale_and_clean
 from kvrelease.errors import InputError, KvreleaseError, PromptSetError, UnsupportedRelease
@@ -51,7 +52,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def observe(
-    engines: Sequence[EngineClient],
+    engines: Sequence[EngineClient | Unready],
     *,
     deployment: Deployment,
     ledger: Ledger,
@@ -64,7 +65,7 @@ async def observe(
     """All observations of the gate, replica after replica, one request at a time.
 
     Args:
-        engines: open, one per replica.
+        engines: open, one per replica; one that cannot be asked leaves the run incomplete, the others are judged.
         deployment: release, key space and prompts.
         ledger: what earlier runs computed.
         limits: what is to be proved; decides how many probes are drawn.
@@ -77,16 +78,15 @@ async def observe(
         The evidence, also of a run that was cancelled or whose engine failed midway.
 
     Raises:
-        KvreleaseError: a replica could not even be prepared, or a record is of something else.
+        KvreleaseError: no replica could be prepared, or a record is of something else.
     """
     started = time.monotonic()
     _require_same(twins.golden, option="--golden", deployment=deployment, same_release=True)
     _require_same(twins.baseline, option="--baseline", deployment=deployment, same_release=False)
     refuse_own_salts(deployment.prompt_set, action="verifying")
     memory = _Amnesia(ledger) if limits.expects_cold else ledger
-    replicas = [
-        await prepare(engine, deployment=deployment, memory=memory, max_tokens=MAX_TOKENS) for engine in engines
-    ]
+    prepared = await prepare_all(engines, deployment=deployment, memory=memory, max_tokens=MAX_TOKENS)
+    replicas, unready = require_one_ready(prepared)
     reference = await _reference(twins.reference, deployment=deployment)
     first = replicas[0]
     usable, skipped = long_enough(deployment.prompt_set.prompts, first.tree if first.tokens is not None else None)
@@ -108,7 +108,7 @@ async def observe(
         )
         for replica in replicas
     ]
-    faults: list[Fault] = []
+    faults = [one.fault for one in unready]
     in_process = _InProcess(probes=probes, replica=first, twins=twins, progress=progress)
     with until_interrupted() as interruption:
         for collector in collectors:
@@ -135,7 +135,7 @@ async def observe(
             cost=_cost([*replicas, *((reference,) if reference else ())], seconds=time.monotonic() - started),
             interrupted=interruption.happened or bool(faults),
         ),
-        replicas=tuple(replicas),
+        replicas=replicas,
         faults=tuple(faults),
         interrupted=interruption.happened,
     )

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from kvrelease.engines.address import parse_address
-from kvrelease.engines.base import EngineClient, EngineKind
+from kvrelease.engines.base import EngineClient
 from kvrelease.engines.local import LocalEngine, open_local
 from kvrelease.errors import KvreleaseError, UsageError
 from kvrelease.fleet.access import Access
-from kvrelease.fleet.opening import model_directory, open_engines
+from kvrelease.fleet.listed import ListedReplica, listed_replica
+from kvrelease.fleet.opening import model_directory, open_fleet
 from kvrelease.verify.record import Record
 
 # A release up to here is also run in process, on a handful of prompts, for `identity` and `power`; larger ones only
@@ -67,7 +67,7 @@ async def open_twins(
     """
     is_forced = reference == "local"
     if reference is not None and not is_forced:
-        _require_other(reference, () if access.kind is EngineKind.LOCAL else access.urls)
+        _require_other(reference, access.replicas)
     if is_forced and model_directory(release) is None:
         raise UsageError("--reference local runs --release in process, which must be a model directory")
     async with AsyncExitStack() as stack:
@@ -90,8 +90,9 @@ async def open_twins(
         old = await in_process(old_release) if new is not None else None
         second: EngineClient | None = new if is_forced else None
         if reference is not None and not is_forced:
-            elsewhere = msgspec.structs.replace(access, urls=(reference,), kind=None)
-            (second,) = await stack.enter_async_context(open_engines(elsewhere, release=None, warn=warn))
+            elsewhere = msgspec.structs.replace(access, replicas=(listed_replica(reference),), kind=None)
+            fleet = await stack.enter_async_context(open_fleet(elsewhere, release=None, warn=warn))
+            second = fleet.require_one(option="--reference")
         yield Twins(golden=golden, baseline=baseline, reference=second, release=new, old_release=old)
 
 
@@ -99,9 +100,9 @@ def _weight_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.glob("*.safetensors"))
 
 
-def _require_other(reference: str, urls: Sequence[str]) -> None:
-    base = parse_address(reference).url
-    if base in {parse_address(url).url for url in urls}:
+def _require_other(reference: str, replicas: Sequence[ListedReplica]) -> None:
+    base = listed_replica(reference).address.url
+    if base in {replica.address.url for replica in replicas}:
         raise UsageError(
             f"--reference {base} is the replica under test: its cache would vouch for itself",
             hint="name a second, clean server of the same release, or --reference local",

@@ -90,6 +90,10 @@ class ScriptedEngine:
         slot_files: a shared dictionary for llama.cpp's slot save and restore.
         strength_nats: distance between releases.
         noise: whether every answer carries up to 0.02 nats of noise, different from run to run.
+        host: the loopback address to listen on: several engines can have one port.
+        port: to listen on; 0 for any.
+        ranks: data-parallel ranks, each with a cache and counters of its own (vLLM).
+        honours_rank: False deals requests out in turn whatever their header says, with status 200, as some routes do.
 
     Attributes:
         url: the base URL, without `/v1`.
@@ -118,8 +122,13 @@ class ScriptedEngine:
         slot_files: dict[str, tuple[list[int], list[str]]] | None = None,
         strength_nats: float = 0.5,
         noise: bool = False,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        ranks: int = 1,
+        honours_rank: bool = True,
     ) -> None:
         self.kind = kind
+        self.host = host
         self.release = release
         self.model = model
         self.block_tokens = block_tokens
@@ -137,9 +146,23 @@ class ScriptedEngine:
         self.has_noise = noise
         self.flush_reply: tuple[int, bytes] | None = None
         """Replaces the answer of `/reset_prefix_cache` (status, body); the cache is then left alone."""
+        self.token_shift = 0
+        """Added to every id that `/tokenize` tells: another tokenizer."""
+        self.cache_labels: dict[str, object] = {}
+        """More of `vllm:cache_config_info`, or in place of what it has."""
+        self.waiting = 0
+        """What `vllm:num_requests_waiting` tells."""
         self.root = f"/models/{release}"  # what /v1/models claims; like vLLM's, a reload leaves it
         self.requests: list[Seen] = []
         self.cached_of: list[int] = []
+        self.ranks = ranks
+        self.routing = threading.local()
+        """`rank`: where the request that this thread serves goes."""
+        self.honours_rank = honours_rank
+        self.rank_of: list[int] = []
+        """[generations] the rank that ran each."""
+        self.queried_of_rank = [0] * ranks
+        self.hits_of_rank = [0] * ranks
         self.queried_tokens = 0
         self.hit_tokens = 0
         self.external_hit_tokens = 0
@@ -149,11 +172,16 @@ class ScriptedEngine:
         self._breakages: list[Breakage] = []
         self._store = store
         self._keeps_in_ram = keeps_in_ram
-        self.cache: Cache = self._new_cache()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("BoundHandler", (Handler,), {"engine": self}))
+        self.caches: list[Cache] = [self._new_cache() for _ in range(ranks)]
+        self._server = ThreadingHTTPServer((host, port), type("BoundHandler", (Handler,), {"engine": self}))
         self._server.daemon_threads = True
         # A short poll makes closing take milliseconds.
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.002,), daemon=True)
+
+    @property
+    def cache(self) -> Cache:
+        """The cache of the first rank."""
+        return self.caches[0]
 
     @property
     def port(self) -> int:
@@ -163,7 +191,7 @@ class ScriptedEngine:
     @property
     def url(self) -> str:
         """The base URL."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -182,15 +210,16 @@ class ScriptedEngine:
         with self.lock:
             self.release = release
             if reset:
-                self.cache.clear()
+                self.flush()
 
     def restart(self, release: str | None = None) -> None:
         """Becomes a new process at the same URL: its own cache and counters are gone, the store below is not."""
         with self.lock:
             self.release = self.release if release is None else release
             self.root = f"/models/{self.release}"
-            self.cache = self._new_cache()
+            self.caches = [self._new_cache() for _ in range(self.ranks)]
             self.queried_tokens = self.hit_tokens = self.external_hit_tokens = 0
+            self.queried_of_rank, self.hits_of_rank = [0] * self.ranks, [0] * self.ranks
             self.started += 100.0
 
     def break_with(self, how: Break, *, times: int | None = None, path: str = "/v1/c") -> None:
@@ -218,13 +247,21 @@ class ScriptedEngine:
             return [tuple(prompt)]
         return [token_ids(item) if isinstance(item, str) else tuple(item) for item in prompt]
 
+    def routed(self, headers: dict[str, str]) -> int:
+        """The rank that a request goes to: that of its header, else the next in turn."""
+        asked = headers.get("x-data-parallel-rank")
+        with self.lock:
+            return int(asked) if asked is not None and self.honours_rank else len(self.rank_of) % self.ranks
+
     def generate(self, prompt: Sequence[int], body: Json) -> Generation:
         """Runs one request: reads the cache, computes the rest with the running release, and writes the cache."""
         has_salts = self.kind is EngineKind.VLLM and not self.ignores_salt
         salt = body.get("cache_salt") if has_salts else None
         bypasses = self._bypasses(body) and self.honours_bypass
         with self.lock:
-            found = self.cache.read(prompt, salt=salt, bypasses=bypasses)
+            rank = getattr(self.routing, "rank", 0)
+            cache = self.caches[rank]
+            found = cache.read(prompt, salt=salt, bypasses=bypasses)
             cached = len(found.provenance)
             tokens = list(prompt)
             provenance = found.provenance + [self.release] * (len(prompt) - cached)
@@ -240,18 +277,22 @@ class ScriptedEngine:
                 tokens.append(word_id(top[0][0]))
                 provenance.append(self.release)
             # The last generated token has no keys and values yet.
-            self.cache.write(tokens[:-1], provenance[:-1], salt=salt)
+            cache.write(tokens[:-1], provenance[:-1], salt=salt)
             if not bypasses or self.kind is not EngineKind.VLLM:
+                self.queried_of_rank[rank] += len(prompt)
+                self.hits_of_rank[rank] += cached - found.external
                 self.queried_tokens += len(prompt)
                 self.hit_tokens += cached - found.external
                 self.external_hit_tokens += found.external
             self.cached_of.append(cached)
+            self.rank_of.append(rank)
         return Generation(words=words, tops=tops, prompt_tokens=len(prompt), cached=cached)
 
     def flush(self) -> None:
         """Empties this engine's own cache."""
         with self.lock:
-            self.cache.clear()
+            for cache in self.caches:
+                cache.clear()
 
     def take_breakage(self, path: str) -> Break | None:
         """The misbehaviour that this request meets."""

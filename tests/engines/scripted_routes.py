@@ -70,6 +70,12 @@ class Handler(BaseHTTPRequestHandler):
         if fault := self._refused(path, body):
             self._json(*fault)
             return
+        rank = engine.routed({name.lower(): value for name, value in self.headers.items()})
+        if rank >= engine.ranks:
+            words = f"data_parallel_rank {rank} is out of range [0, {engine.ranks})."
+            self._json(400, _error(words, "BadRequestError", 400))
+            return
+        engine.routing.rank = rank
         made = [engine.generate(prompt, body) for prompt in engine.prompt_ids(path, body)]
         if broken is Break.THINKING:
             self._json(200, self._answer(path, body, made, message={"role": "assistant", "content": None}))
@@ -328,7 +334,8 @@ class Handler(BaseHTTPRequestHandler):
             case "GET", "/version":
                 self._json(200, {"version": VERSION})
             case "POST", "/tokenize":
-                ids = token_ids(body["prompt"] if "prompt" in body else chat_prompt(body))
+                told = token_ids(body["prompt"] if "prompt" in body else chat_prompt(body))
+                ids = [token + engine.token_shift for token in told]
                 self._json(200, {"count": len(ids), "max_model_len": engine.context_tokens, "tokens": ids})
             case "GET", "/server_info" if engine.has_dev_routes:
                 self._json(200, {"vllm_config": self._config(), "vllm_env": {}, "system_env": {}})
@@ -428,19 +435,28 @@ class Handler(BaseHTTPRequestHandler):
                 f"llamacpp:prompt_tokens_cached_total {engine.hit_tokens}\n"
                 f"# TYPE llamacpp:requests_processing gauge\nllamacpp:requests_processing 0\n"
             )
-        label = f'{{engine="0",model_name="{engine.model}"}}'
-        counters = {
-            "prefix_cache_queries": engine.queried_tokens,
-            "prefix_cache_hits": engine.hit_tokens,
-            "external_prefix_cache_hits": engine.external_hit_tokens,
-        }
         lines = [f"# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds {engine.started}"]
-        for name, value in counters.items():
-            lines += [f"# TYPE vllm:{name}_total counter", f"vllm:{name}_total{label} {float(value)}"]
-            lines += [f"# TYPE vllm:{name}_created gauge", f"vllm:{name}_created{label} 1.7e+09"]
-        lines += ["# TYPE vllm:num_requests_running gauge", f"vllm:num_requests_running{label} 0.0"]
-        info = f'block_size="{engine.block_tokens}",cache_dtype="auto",num_gpu_blocks="{engine.capacity_blocks}"'
-        lines += ["# TYPE vllm:cache_config_info gauge", f'vllm:cache_config_info{{{info},engine="0"}} 1.0']
+        for rank in range(engine.ranks):
+            label = f'{{engine="{rank}",model_name="{engine.model}"}}'
+            counters = {
+                "prefix_cache_queries": engine.queried_of_rank[rank],
+                "prefix_cache_hits": engine.hits_of_rank[rank],
+                "external_prefix_cache_hits": engine.external_hit_tokens if rank == 0 else 0,
+            }
+            for name, value in counters.items():
+                lines += [f"# TYPE vllm:{name}_total counter", f"vllm:{name}_total{label} {float(value)}"]
+                lines += [f"# TYPE vllm:{name}_created gauge", f"vllm:{name}_created{label} 1.7e+09"]
+            for name, value in (("running", 0), ("waiting", engine.waiting)):
+                full = f"vllm:num_requests_{name}"
+                lines += [f"# TYPE {full} gauge", f"{full}{label} {float(value)}"]
+            info = {
+                "block_size": engine.block_tokens,
+                "cache_dtype": "auto",
+                "num_gpu_blocks": engine.capacity_blocks,
+                "engine": rank,
+            } | engine.cache_labels
+            shown = ",".join(f'{name}="{value}"' for name, value in info.items())
+            lines += ["# TYPE vllm:cache_config_info gauge", f"vllm:cache_config_info{{{shown}}} 1.0"]
         return "\n".join(lines) + "\n"
 
     def _missing(self) -> None:

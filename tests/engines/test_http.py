@@ -88,7 +88,6 @@ def test_any_other_status_is_final(status: int) -> None:
     "error",
     [
         httpx.ConnectError("[Errno 111] Connection refused"),
-        httpx.ConnectTimeout(""),
         httpx.ReadError(""),
         httpx.WriteError(""),
         httpx.RemoteProtocolError("Server disconnected"),
@@ -104,6 +103,46 @@ def test_a_connection_that_fails_is_tried_again_and_then_unreachable(error: Exce
     assert answers.count == 3
     assert "http://engine.example:8000/x" in caught.value.message
     assert "2 retries" in caught.value.message
+
+
+def test_an_address_where_nobody_ever_answered_costs_one_connect_time_out() -> None:
+    answers = Answers(httpx.ConnectTimeout(""))
+    with pytest.raises(Unreachable) as caught:
+        over(answers, get)
+    assert answers.count == 1
+    assert "no connection within 10 s" in caught.value.message
+
+
+def test_an_address_that_answered_before_is_tried_again_after_a_connect_time_out() -> None:
+    async def twice(transport: Transport) -> Reply:
+        await get(transport)
+        return await get(transport)
+
+    assert (
+        over(
+            Answers(httpx.Response(200, json={}), httpx.ConnectTimeout(""), httpx.Response(200, json={})), twice
+        ).retries
+        == 1
+    )
+
+
+def test_an_address_of_a_name_is_asked_for_the_name() -> None:
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(200, json={})
+
+    async def main(text: str) -> None:
+        address = parse_address(text).at("10.0.0.3")
+        async with Transport(address, connector=httpx.MockTransport(answer)) as transport:
+            await get(transport)
+
+    asyncio.run(main("https://Pods.example:8443/llm"))
+    asyncio.run(main("http://pods.example"))
+    assert [str(request.url) for request in asked] == ["https://10.0.0.3:8443/llm/x", "http://10.0.0.3/x"]
+    assert [request.headers["host"] for request in asked] == ["pods.example:8443", "pods.example"]
+    assert [request.extensions["sni_hostname"] for request in asked] == ["pods.example", "pods.example"]
 
 
 @pytest.mark.parametrize(

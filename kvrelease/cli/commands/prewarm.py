@@ -18,6 +18,8 @@ def prewarm(
     release: options.ReleaseOption = None,
     prompts: options.PromptsOption = None,
     engine_url: options.EngineUrlOption = None,
+    replicas: options.ReplicasOption = None,
+    data_parallel: options.DataParallelOption = "auto",
     engine: options.EngineOption = None,
     model: options.ModelOption = None,
     namespace: options.NamespaceOption = None,
@@ -77,6 +79,9 @@ def prewarm(
         timeout_s=timeout,
         key_variable=api_key_env,
         headers=header,
+        replicas=replicas,
+        concurrency=concurrency,
+        data_parallel=data_parallel,
     )
 
     prompt_set = session.read_prompts(prompts)
@@ -87,9 +92,9 @@ def prewarm(
         )
 
         async def warm() -> PrewarmReport:
-            async with session.engines_of(access, release=release) as engines:
+            async with session.fleet_of(access, release=release) as fleet:
                 return await run(
-                    engines,
+                    fleet.engines,
                     deployment=deployment,
                     ledger=store,
                     concurrency=concurrency,

@@ -65,7 +65,7 @@ def record(
         key_variable=api_key_env,
         headers=header,
     )
-    if len(access.urls) > 1:
+    if len(access.replicas) > 1:
         raise UsageError("record observes one replica, and several are named", hint="name one --engine-url")
 
     prompt_set = session.read_prompts(prompts)
@@ -76,10 +76,9 @@ def record(
         )
 
         async def observe() -> Record:
-            async with session.engines_of(access, release=release) as engines:
-                return await run(
-                    engines[0], deployment=deployment, ledger=store, max_tokens=max_tokens, progress=progress
-                )
+            async with session.fleet_of(access, release=release) as fleet:
+                engine = fleet.require_one(option="--engine-url")
+                return await run(engine, deployment=deployment, ledger=store, max_tokens=max_tokens, progress=progress)
 
         report = run_async(observe())
     for fault in report.faults:

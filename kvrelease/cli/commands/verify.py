@@ -25,6 +25,7 @@ def verify(
     old_release: options.OldReleaseOption = None,
     prompts: options.PromptsOption = None,
     engine_url: options.EngineUrlOption = None,
+    replicas: options.ReplicasOption = None,
     engine: options.EngineOption = None,
     model: options.ModelOption = None,
     namespace: options.NamespaceOption = None,
@@ -168,6 +169,7 @@ def verify(
         timeout_s=timeout,
         key_variable=api_key_env,
         headers=header,
+        replicas=replicas,
     )
     records = [None if path is None else artifacts.read(path, Record) for path in (golden, baseline)]
     prompt_set = session.read_prompts(prompts)
@@ -179,7 +181,7 @@ def verify(
 
         async def gather() -> Observed:
             async with (
-                session.engines_of(access, release=release) as engines,
+                session.fleet_of(access, release=release) as fleet,
                 open_twins(
                     access,
                     release=release,
@@ -191,7 +193,7 @@ def verify(
                 ) as twins,
             ):
                 return await observe(
-                    engines,
+                    fleet.engines,
                     deployment=deployment,
                     ledger=store,
                     limits=Limits(stale_below=stale_below, expects_cold=expect_cold, requires_power=require_power),

@@ -1,0 +1,62 @@
+"""Many replicas tokenise a prompt set once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvrelease.binding.deployment import Replica, prepare_all
+from kvrelease.binding.tokenising import SAMPLE
+from kvrelease.binding.unready import ready_ones
+from kvrelease.engines.base import EngineClient
+from kvrelease.ledger.store import IN_MEMORY, Ledger
+from tests.engines.scripted import ScriptedEngine
+from tests.verify.deployments import deployment, prompts, with_clients
+
+
+def prepared(engines: Sequence[ScriptedEngine]) -> tuple[Replica, ...]:
+    async def main(clients: list[EngineClient]) -> tuple[Replica, ...]:
+        with Ledger(IN_MEMORY) as ledger:
+            found = await prepare_all(clients, deployment=deployment(), memory=ledger, max_tokens=1)
+        ready, unready = ready_ones(found)
+        assert unready == ()
+        return ready
+
+    return with_clients(engines, main)
+
+
+def tokenised(engine: ScriptedEngine) -> int:
+    return sum(seen.path == "/tokenize" for seen in engine.requests)
+
+
+def test_one_replica_is_asked_for_all_prompts_and_the_others_for_a_few() -> None:
+    with ScriptedEngine() as first, ScriptedEngine() as second, ScriptedEngine() as third:
+        replicas = prepared([first, second, third])
+        counts = sorted(tokenised(engine) for engine in (first, second, third))
+        assert counts == [SAMPLE, SAMPLE, len(prompts())]
+        assert len({id(replica.tokens) for replica in replicas}) == 1
+        assert len({id(replica.tree) for replica in replicas}) == 1
+
+
+def test_a_replica_with_another_tokenizer_is_asked_for_all_prompts_itself() -> None:
+    with ScriptedEngine() as first, ScriptedEngine() as second:
+        second.token_shift = 1
+        one, other = prepared([first, second])
+        assert [tokenised(engine) for engine in (first, second)] == [len(prompts())] * 2
+        assert one.tokens is not None
+        assert other.tokens is not None
+        assert one.tokens.keys() == other.tokens.keys()
+        assert all(one.tokens[prompt_id] != other.tokens[prompt_id] for prompt_id in one.tokens)
+
+
+def test_replicas_with_other_blocks_share_ids_and_have_trees_of_their_own() -> None:
+    with ScriptedEngine() as first, ScriptedEngine(block_tokens=32) as second:
+        one, other = prepared([first, second])
+        assert one.tokens is other.tokens
+        assert (one.tree.block_tokens, other.tree.block_tokens) == (16, 32)
+
+
+def test_prompts_stay_in_the_order_of_the_set() -> None:
+    with ScriptedEngine() as engine:
+        (replica,) = prepared([engine])
+        assert replica.tokens is not None
+        assert list(replica.tokens) == [prompt.id for prompt in prompts()]

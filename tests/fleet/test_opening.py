@@ -1,0 +1,157 @@
+"""Opening several replicas over real sockets; a name's addresses are loopback addresses with one port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from kvrelease.binding.deployment import prepare_all
+from kvrelease.binding.unready import Unready, ready_ones, require_one_ready
+from kvrelease.config import Production
+from kvrelease.engines.base import EngineKind
+from kvrelease.errors import Unreachable, UsageError, WrongModel
+from kvrelease.fleet.access import Access, access_of
+from kvrelease.fleet.listed import ListedReplica
+from kvrelease.fleet.opening import Fleet, connections_each, open_fleet
+from kvrelease.ledger.store import IN_MEMORY, Ledger
+from tests.engines.scripted import Break, ScriptedEngine
+from tests.fleet.names import NAME, Resolver
+from tests.verify.deployments import deployment
+
+T = TypeVar("T")
+
+
+def reached(
+    *urls: str,
+    kind: EngineKind | None = EngineKind.VLLM,
+    model: str | None = None,
+    listed: tuple[ListedReplica, ...] = (),
+    production: Production | None = None,
+    warned: list[str] | None = None,
+) -> Access:
+    access = access_of(
+        production=production or Production(),
+        urls=urls,
+        listed=listed,
+        kind=kind,
+        model=model,
+        timeout_s=5.0,
+        key_variable=None,
+        headers={},
+        warn=(warned if warned is not None else []).append,
+    )
+    return msgspec.structs.replace(access, backoff_s=0.001)
+
+
+def with_fleet(access: Access, do: Callable[[Fleet], Awaitable[T]]) -> T:
+    async def main() -> T:
+        async with open_fleet(access, release=None, warn=print) as fleet:
+            return await do(fleet)
+
+    return asyncio.run(main())
+
+
+async def shown(fleet: Fleet) -> list[str]:
+    """How each replica is named, its fault in brackets."""
+    found = []
+    for engine in fleet.engines:
+        if isinstance(engine, Unready):
+            found.append(f"{engine.shown}: {type(engine.error).__name__}")
+        else:
+            found.append((await engine.identify()).shown)
+    return found
+
+
+def test_a_name_opens_every_address_and_names_the_dead_one(resolver: Resolver) -> None:
+    with ScriptedEngine() as first, ScriptedEngine(host="127.0.0.2", port=first.port) as second:
+        resolver.addresses[NAME] = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+        found = with_fleet(reached(f"dns+http://{NAME}:{first.port}/v1"), shown)
+        assert found == [
+            f"http://127.0.0.1:{first.port} ({NAME})",
+            f"http://127.0.0.2:{first.port} ({NAME})",
+            f"http://127.0.0.3:{first.port} ({NAME}): Unreachable",
+        ]
+        for engine in (first, second):
+            assert {seen.headers["host"] for seen in engine.requests} == {f"{NAME}:{first.port}"}
+
+
+def test_an_address_that_is_also_named_by_itself_is_one_replica(resolver: Resolver) -> None:
+    with ScriptedEngine() as engine:
+        resolver.addresses[NAME] = ["127.0.0.1"]
+        access = reached(f"dns+http://{NAME}:{engine.port}", engine.url)
+        assert with_fleet(access, shown) == [f"{engine.url} ({NAME})"]
+
+
+def test_a_name_that_is_not_known_ends_the_run(resolver: Resolver) -> None:
+    resolver.addresses[NAME] = []
+    with pytest.raises(Unreachable, match=NAME):
+        with_fleet(reached(f"dns+http://{NAME}:8000"), shown)
+
+
+def test_the_changes_of_a_name_are_told_at_the_end(resolver: Resolver) -> None:
+    async def main(fleet: Fleet) -> list[tuple[str, bool]]:
+        resolver.addresses[NAME] = ["127.0.0.2"]
+        return [(change.address.host, change.appeared) for change in await fleet.changes()]
+
+    with ScriptedEngine() as engine:
+        resolver.addresses[NAME] = ["127.0.0.1"]
+        found = with_fleet(reached(f"dns+http://{NAME}:{engine.port}"), main)
+        assert found == [("127.0.0.2", True), ("127.0.0.1", False)]
+
+
+def test_a_replica_that_cannot_be_prepared_costs_the_others_nothing() -> None:
+    async def main(fleet: Fleet) -> tuple[list[str], list[Unready]]:
+        with Ledger(IN_MEMORY) as ledger:
+            prepared = await prepare_all(fleet.engines, deployment=deployment(), memory=ledger, max_tokens=1)
+        ready, unready = ready_ones(prepared)
+        return [one.identity.url for one in ready], list(unready)
+
+    with ScriptedEngine() as good, ScriptedEngine(model="other") as other, ScriptedEngine() as broken:
+        broken.break_with(Break.CRASHING, path="/tokenize")
+        ready, unready = with_fleet(reached(good.url, other.url, broken.url, model="scripted"), main)
+        assert ready == [good.url]
+        kinds = [(one.url, type(one.error).__name__) for one in unready]
+        assert kinds == [(other.url, "WrongModel"), (broken.url, "Refused")]
+        assert unready[0].fault.exit_code == 2
+
+
+def test_where_no_replica_can_be_asked_the_most_serious_reason_is_raised() -> None:
+    errors = (Unreachable("nobody"), WrongModel("another"))
+    with pytest.raises(WrongModel):
+        require_one_ready([Unready(url="http://a", error=error) for error in errors])
+
+
+def test_headers_of_one_replica_go_to_it_alone() -> None:
+    with ScriptedEngine() as first, ScriptedEngine() as second:
+        listed = (
+            ListedReplica(address=reached(first.url).replicas[0].address, headers={"X-Pod": "1"}),
+            ListedReplica(address=reached(second.url).replicas[0].address),
+        )
+        with_fleet(reached(listed=listed), shown)
+        assert {seen.headers.get("x-pod") for seen in first.requests} == {"1"}
+        assert {seen.headers.get("x-pod") for seen in second.requests} == {None}
+
+
+def test_users_who_come_another_way_are_a_warning() -> None:
+    warned: list[str] = []
+    reached("http://a", production=Production(url="http://users/v1"), warned=warned)
+    assert len(warned) == 1
+    assert "http://users/v1" in warned[0]
+    reached("http://users", production=Production(url="http://users/v1"), warned=warned)
+    assert len(warned) == 1
+
+
+def test_no_replica_at_all_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="no engine is named"):
+        reached()
+
+
+def test_connections_are_what_requests_need_within_the_files_we_may_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (1024, 4096))
+    assert connections_each(origins=1, concurrency=8) == 12
+    assert connections_each(origins=200, concurrency=8) == 4
+    assert connections_each(origins=5000, concurrency=8) == 1
