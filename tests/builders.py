@@ -425,7 +425,7 @@ def plan(**changes: object) -> Plan:
             blocks_available=None,
             dropped=("seldom-asked",),
             uncacheable=("hello",),
-            waves=(("a", "b"), ("c",)),
+            order=("a", "b", "c"),
         ),
         changes,
     )
@@ -435,7 +435,7 @@ def replica(url: str = REPLICA, **changes: object) -> ReplicaResult:
     return _changed(
         ReplicaResult(
             url=url,
-            plan=plan(),
+            planned=3,
             sent=3,
             touched=3,
             errors=0,
@@ -443,6 +443,7 @@ def replica(url: str = REPLICA, **changes: object) -> ReplicaResult:
             foreign_tokens=0,
             computed_tokens=2885,
             cached_tokens=41120,
+            over_lower_bound=1.0,
             hit_rate_before=0.0,
             hit_rate_after=0.987,
             evicted=0,
@@ -463,6 +464,7 @@ def unknown_replica(url: str) -> ReplicaResult:
         foreign_tokens=None,
         computed_tokens=None,
         cached_tokens=None,
+        over_lower_bound=None,
         hit_rate_before=None,
         hit_rate_after=None,
         ttft_cold_ms=Percentiles(p50=None, p95=None),

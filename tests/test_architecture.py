@@ -52,7 +52,13 @@ CONFINED: dict[str, tuple[str, ...]] = {
 
 # Modules that do no input or output: they take values and return values.
 PURE = (
+    "prewarm/capacity.py",
+    "prewarm/judge.py",
+    "prewarm/order.py",
+    "prewarm/pace.py",
     "prewarm/plan.py",
+    "prewarm/planning.py",
+    "prewarm/proof.py",
     "prewarm/result.py",
     "verify/checks.py",
     "verify/claim.py",
@@ -68,6 +74,7 @@ PURE = (
     "demo/traffic.py",
     "binding/hits.py",
     "binding/runtime.py",
+    "binding/salts.py",
     "binding/settings.py",
     "workload/prefix_tree.py",
     "simulator/cache.py",

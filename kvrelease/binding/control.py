@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 
+import msgspec
+
 from kvrelease.artifacts import JsonObject
 from kvrelease.binding.observe import Observer
 from kvrelease.binding.production import production_body
@@ -54,6 +56,36 @@ async def nonce_request(
         if length >= wanted or words >= _MAX_WORDS:
             return request
         words = max(words + 1, words * wanted // length + 1)
+
+
+def control_tokens(block_tokens: int) -> int:
+    """How many tokens the prompt of `nonce_request` has at least, where the context has room for it."""
+    return max(MIN_NONCE_TOKENS, BLOCKS * block_tokens + 1)
+
+
+def with_nonce_in_front(request: Request) -> Request | None:
+    """The same request whose prompt begins with text that nobody can have cached; None where it has no text.
+
+    Nothing of it hits, and what it computes is as much as the request itself computes on an empty cache.
+    """
+    nonce = " ".join(secrets.token_hex(_WORD_BYTES) for _ in range(4))
+    match request.route:
+        case Route.COMPLETIONS:
+            prompt = request.body.get("prompt")
+            body = request.body | {"prompt": f"{nonce} {prompt}"} if isinstance(prompt, str) else None
+        case Route.CHAT:
+            body = _chat_with(request.body, nonce)
+    return None if body is None else msgspec.structs.replace(request, body=body)
+
+
+def _chat_with(body: JsonObject, nonce: str) -> JsonObject | None:
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages or not isinstance(messages[0], dict):
+        return None
+    content = messages[0].get("content")
+    if not isinstance(content, str):
+        return None
+    return body | {"messages": [messages[0] | {"content": f"{nonce} {content}"}, *messages[1:]]}
 
 
 def _prompt(text: str, *, route: Route) -> JsonObject:

@@ -7,6 +7,7 @@ Everything beyond is *foreign*. Blocks computed on top of a foreign hit explain 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 
 from kvrelease.chain import prefix_hashes
@@ -16,6 +17,15 @@ CLEAN_UP = (
     "Empty this engine's cache: restart it, or kvrelease prewarm --allow-flush. Where users' requests carry the "
     "release's namespace, a new epoch does as well (kvrelease namespace --new-epoch); for others it changes nothing"
 )
+
+
+# Two hundred replicas are sent the same prompts, each several times, and hashing is most of what accounting costs.
+_REMEMBERED_PROMPTS = 1024
+
+
+@functools.lru_cache(maxsize=_REMEMBERED_PROMPTS)
+def _hashes(tokens: tuple[int, ...], block_tokens: int) -> tuple[bytes, ...]:
+    return prefix_hashes(tokens, block_tokens)
 
 
 class KnownPrefixes:
@@ -39,7 +49,7 @@ class KnownPrefixes:
     def explained_tokens(self, tokens: Sequence[int]) -> int:
         """How many leading tokens of a prompt this origin computed before, a multiple of the block."""
         blocks = 0
-        for digest in prefix_hashes(tokens, self._block_tokens):
+        for digest in _hashes(tuple(tokens), self._block_tokens):
             if digest not in self._known:
                 break
             blocks += 1
@@ -62,6 +72,6 @@ class KnownPrefixes:
 
     def learn(self, tokens: Sequence[int]) -> None:
         """Remembers that this origin computed the whole prompt."""
-        digests = set(prefix_hashes(tokens, self._block_tokens)) - self._known
+        digests = set(_hashes(tuple(tokens), self._block_tokens)) - self._known
         self._known |= digests
         self._learnt |= digests

@@ -192,9 +192,27 @@ class Observer:
             # It may write, but a look-up goes on finding the first inserted entry: it explains no later hit.
             # Source: vLLM 0.32.0, v1/core/block_pool.py, lines 42-70.
             return cached
-        foreign = self.known(request.salt).account(tokens, cached_tokens=cached)
+        key_space = self.key_space(request)
+        foreign = self.known(key_space).account(tokens, cached_tokens=cached)
+        if foreign and key_space != request.salt and self.known(request.salt).explained_tokens(tokens) >= cached:
+            return None  # another name of the same weights, or an adapter that its engine does not keep apart
         # The attempt before, that we heard nothing of, may have been computed: then we hit ourselves.
         return None if foreign and retries else foreign
+
+    def key_space(self, request: Request) -> str | None:
+        """Where a request's blocks live in this process: its salt, and the adapter where its body names one.
+
+        Adapters share no block with the served model. `@` stands in no salt, so that none can pass for the two.
+        """
+        asked = request.body.get("model")
+        if not isinstance(asked, str) or asked == self.identity.model:
+            return request.salt
+        return f"{request.salt or ''}@{asked}"
+
+    def learn(self, request: Request, tokens: tuple[int, ...]) -> None:
+        """Remembers that this release computed a whole prompt, though this run did not see it do so."""
+        if self.identity.capabilities.block_tokens is not None:
+            self.known(self.key_space(request)).learn(tokens)
 
     def known(self, key_space: str | None) -> KnownPrefixes:
         """What is known to have been computed by this release in a key space of this process."""

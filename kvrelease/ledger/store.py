@@ -32,8 +32,12 @@ _ELSEWHERE = (
 UNSALTED = ""  # engines refuse an empty salt, so it cannot be a real key space
 
 
-def default_ledger_url() -> str:
-    """The per-user ledger: `$XDG_STATE_HOME/kvrelease/ledger.db`, else below `~/.local/state`."""
+def state_directory() -> Path:
+    """Where this user's ledger and journals lie: `$XDG_STATE_HOME/kvrelease`, else below `~/.local/state`.
+
+    Raises:
+        InputError: this user has no home.
+    """
     try:
         state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     except RuntimeError as error:  # a container's user without a home
@@ -41,7 +45,12 @@ def default_ledger_url() -> str:
             "opening the ledger: this user has no home directory to keep it in",
             hint=_ELSEWHERE,
         ) from error
-    return f"sqlite:///{Path(state).absolute() / 'kvrelease' / 'ledger.db'}"
+    return Path(state).absolute() / "kvrelease"
+
+
+def default_ledger_url() -> str:
+    """The per-user ledger."""
+    return f"sqlite:///{state_directory() / 'ledger.db'}"
 
 
 class Ledger:

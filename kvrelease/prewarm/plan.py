@@ -1,12 +1,40 @@
-"""What to send, and in which order, so that every block is computed once and the most valuable come first."""
+"""What to send, in which order, and what it costs: every block once, the most valuable first; pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from kvrelease.prewarm.capacity import head_room_blocks, keep
+from kvrelease.workload.key_space import KeySpace, salt_mark
 from kvrelease.workload.prefix_tree import PrefixTree
+
+# llama.cpp puts a prompt into the slot that shares more than this part of it, else into the one used longest ago.
+# Source: llama.cpp b11434, tools/server/server-context.cpp, `get_available_slot`; common.h, `slot_prompt_similarity`.
+SLOT_SIMILARITY = 0.1
+
+
+class KeySpaceCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What one key space needs of a plan.
+
+    Attributes:
+        model: adapter, None for the served model.
+        salt: mark of the tenant's own salt (never the salt), None for none.
+        prompts: of the set, in this key space.
+        requests: to send.
+        sent_tokens: of these requests' prompts.
+        lower_bound_tokens: of these, the fewest that must be computed.
+        blocks: that are resident afterwards.
+    """
+
+    model: str | None
+    salt: str | None
+    prompts: int
+    requests: int
+    sent_tokens: int
+    lower_bound_tokens: int
+    blocks: int
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,108 +45,214 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         prompt_tokens: tokens of all of them, shared ones counted every time; None when the server does not tokenise.
         cacheable_tokens: of these, the most that hits can cover; None likewise.
         lower_bound_tokens: the fewest that an empty cache must compute to hold all blocks sent; None likewise.
+        sent_tokens: tokens of the prompts that are sent; None likewise.
         blocks_needed: different blocks of the prompts that are sent; None likewise.
         blocks_available: what the engine's device cache holds; None when it does not tell.
+        head_room_blocks: of these, what has to stay free for requests in flight and the control.
+        expected_hit_rate: of all prompt tokens of the set's traffic, those that hit afterwards; None likewise.
         dropped: prompts left out for capacity, least valuable first; they do not make the run incomplete.
         uncacheable: prompts shorter than one block: nothing of them can be cached.
-        waves: ids of the prompts to send; those of one wave compute no common block and may be in flight together,
-            each wave waits for the one before.
+        order: ids to send; of those that compute no block that is just being computed, the first is sent first.
+        most_in_flight: requests that may be in flight together; None for as many as the run allows.
+        proof_first: ids that must be resident at the end, first to be asked again; empty for the heaviest.
+        key_spaces: the cost of each, where the set has several.
+        warnings: what the operator should know of this plan.
     """
 
     prompts: int
     prompt_tokens: int | None
     cacheable_tokens: int | None
     lower_bound_tokens: int | None
+    sent_tokens: int | None = None
     blocks_needed: int | None
     blocks_available: int | None
+    head_room_blocks: int = 0
+    expected_hit_rate: float | None = None
     dropped: tuple[str, ...] = ()
     uncacheable: tuple[str, ...] = ()
-    waves: tuple[tuple[str, ...], ...]
-
-    @property
-    def senders(self) -> tuple[str, ...]:
-        """Ids in the order sent."""
-        return tuple(prompt_id for wave in self.waves for prompt_id in wave)
+    order: tuple[str, ...] = ()
+    most_in_flight: int | None = None
+    proof_first: tuple[str, ...] = ()
+    key_spaces: tuple[KeySpaceCost, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def make_plan(
-    tree: PrefixTree, *, weights: Mapping[str, float], capacity_tokens: int | None, most_valuable_last: bool = False
+    tree: PrefixTree,
+    *,
+    weights: Mapping[str, float],
+    capacity_tokens: int | None,
+    in_flight: int = 1,
+    control_tokens: int = 0,
+    key_spaces: Mapping[str, KeySpace] | None = None,
 ) -> Plan:
-    """The plan for a tree of token ids.
+    """The plan for an engine that caches blocks.
 
     Args:
-        tree: of the whole prompt set, at the engine's block size.
+        tree: of the whole prompt set's token ids, at the engine's block size.
         weights: traffic weight by prompt id.
         capacity_tokens: of the engine's device cache, None when not known.
-        most_valuable_last: for engines that keep only what came last (slots).
+        in_flight: most requests at a time.
+        control_tokens: of the control's prompt.
+        key_spaces: by prompt id; None where all prompts are in one.
     """
-    saved = [
-        segment.tokens * sum(weights[through] for through in tree.prompts_through(segment)) for segment in tree.segments
-    ]
-    ranked = sorted(tree.senders(), key=lambda prompt_id: (-_value(tree, prompt_id, saved), prompt_id))
-    kept, dropped = _fit(tree, ranked, capacity_tokens=capacity_tokens)
-    waves = _waves(tree, kept)
-    if most_valuable_last:
-        waves = tuple((prompt_id,) for prompt_id in reversed(kept))
-    return Plan(
-        prompts=len(tree.order),
-        prompt_tokens=tree.prompt_tokens,
-        cacheable_tokens=tree.cacheable_tokens,
-        lower_bound_tokens=tree.lower_bound_tokens(kept),
-        blocks_needed=tree.blocks_of(kept),
-        blocks_available=None if capacity_tokens is None else capacity_tokens // tree.block_tokens,
-        dropped=dropped,
-        uncacheable=tree.uncacheable,
-        waves=waves,
+    available = None if capacity_tokens is None else capacity_tokens // tree.block_tokens
+    reserved = (
+        0
+        if available is None
+        else head_room_blocks(block_tokens=tree.block_tokens, in_flight=in_flight, control_tokens=control_tokens)
+    )
+    kept = keep(tree, weights=weights, room_blocks=None if available is None else max(available - reserved, 0))
+    return _plan(
+        tree,
+        order=kept.senders,
+        available=available,
+        reserved=reserved,
+        expected_hit_rate=kept.share,
+        dropped=kept.dropped,
+        key_spaces=key_spaces,
     )
 
 
-def plan_without_tokens(tree: PrefixTree, *, weights: Mapping[str, float]) -> Plan:
-    """The plan for a tree of text, where the server does not tell token ids: one request at a time, no figures."""
-    ranked = sorted(tree.order, key=lambda prompt_id: (-weights[prompt_id], prompt_id))
+def plan_for_slots(
+    tree: PrefixTree,
+    *,
+    weights: Mapping[str, float],
+    slots: int,
+    capacity_tokens: int | None,
+    key_spaces: Mapping[str, KeySpace] | None = None,
+) -> Plan:
+    """The plan for an engine that keeps one prompt per slot: one request at a time, the most valuable last.
+
+    A prompt goes to the slot that is most like it, so two that share a system prompt throw each other out, whatever the
+    number of slots. The last ones sent are therefore so unlike each other that each gets a slot of its own. The others
+    are sent before them: a server that keeps in host memory what a slot loses has those as well.
+
+    Args:
+        tree: of the whole prompt set's token ids, at blocks of one token.
+        weights: traffic weight by prompt id.
+        slots: prompts that can be resident at once, >= 1.
+        capacity_tokens: of all slots, None when not known.
+        key_spaces: by prompt id; None where all prompts are in one.
+    """
+    kept = keep(tree, weights=weights, room_blocks=None)
+    worth = {
+        prompt_id: sum(
+            segment.tokens * sum(weights[through] for through in tree.prompts_through(segment))
+            for segment in tree.path(prompt_id)
+        )
+        for prompt_id in kept.senders
+    }
+    ranked = sorted(kept.senders, key=lambda prompt_id: (-worth[prompt_id], prompt_id))
+    residents: list[str] = []
+    for prompt_id in ranked:
+        if len(residents) < slots and all(_are_unlike(tree, prompt_id, other) for other in residents):
+            residents.append(prompt_id)
+    others = [prompt_id for prompt_id in ranked if prompt_id not in residents]
+    warnings: tuple[str, ...] = ()
+    if others:
+        warnings = (
+            f"{slots} slots hold one prompt each, and of {len(ranked)} prompts {len(residents)} are unlike enough to "
+            "get a slot of their own: the most valuable are sent last; the others are resident only where the server "
+            "keeps in host memory what a slot loses (llama.cpp --cache-ram)",
+        )
+    return _plan(
+        tree,
+        order=(*reversed(others), *reversed(residents)),
+        available=capacity_tokens,
+        reserved=0,
+        expected_hit_rate=None,
+        dropped=(),
+        key_spaces=key_spaces,
+        most_in_flight=1,
+        proof_first=tuple(residents),
+        warnings=warnings,
+    )
+
+
+def plan_without_tokens(
+    order: Sequence[str], *, weights: Mapping[str, float], key_spaces: Mapping[str, KeySpace] | None = None
+) -> Plan:
+    """The plan where the server does not tell token ids or its block: one request at a time, no figures.
+
+    Args:
+        order: ids of all prompts.
+        weights: traffic weight by prompt id.
+        key_spaces: by prompt id; None where all prompts are in one.
+    """
+    spaces = key_spaces or {}
+    count = len({spaces[prompt_id] for prompt_id in spaces})
     return Plan(
-        prompts=len(tree.order),
+        prompts=len(order),
         prompt_tokens=None,
         cacheable_tokens=None,
         lower_bound_tokens=None,
         blocks_needed=None,
         blocks_available=None,
-        waves=tuple((prompt_id,) for prompt_id in ranked),
+        order=tuple(sorted(order, key=lambda prompt_id: (-weights[prompt_id], prompt_id))),
+        most_in_flight=1,
+        warnings=(f"{count} key spaces; the cost of each is not known without token ids",) if count > 1 else (),
     )
 
 
-def _value(tree: PrefixTree, prompt_id: str, saved: list[float]) -> float:
-    """Tokens that traffic saves by this prompt's blocks, given what it saves by each segment: tokens times weight."""
-    return sum(saved[segment.index] for segment in tree.path(prompt_id))
+def _are_unlike(tree: PrefixTree, one: str, other: str) -> bool:
+    shared = tree.shared_tokens(one, other)
+    return shared <= SLOT_SIMILARITY * min(tree.branches[one].tokens, tree.branches[other].tokens)
 
 
-def _fit(tree: PrefixTree, ranked: list[str], *, capacity_tokens: int | None) -> tuple[list[str], tuple[str, ...]]:
-    if capacity_tokens is None:
-        return ranked, ()
-    left_tokens = capacity_tokens // tree.block_tokens * tree.block_tokens
-    kept: list[str] = []
-    dropped: list[str] = []
-    resident: set[int] = set()
-    for prompt_id in ranked:
-        added = {segment.index: segment.tokens for segment in tree.path(prompt_id) if segment.index not in resident}
-        if sum(added.values()) > left_tokens:
-            dropped.append(prompt_id)
-            continue
-        kept.append(prompt_id)
-        resident |= added.keys()
-        left_tokens -= sum(added.values())
-    return kept, tuple(reversed(dropped))
+def _plan(
+    tree: PrefixTree,
+    *,
+    order: Sequence[str],
+    available: int | None,
+    reserved: int,
+    expected_hit_rate: float | None,
+    dropped: tuple[str, ...],
+    key_spaces: Mapping[str, KeySpace] | None,
+    most_in_flight: int | None = None,
+    proof_first: tuple[str, ...] = (),
+    warnings: tuple[str, ...] = (),
+) -> Plan:
+    return Plan(
+        prompts=len(tree.order),
+        prompt_tokens=tree.prompt_tokens,
+        cacheable_tokens=tree.cacheable_tokens,
+        lower_bound_tokens=tree.lower_bound_tokens(order),
+        sent_tokens=sum(tree.branches[prompt_id].tokens for prompt_id in order),
+        blocks_needed=tree.blocks_of(order),
+        blocks_available=available,
+        head_room_blocks=reserved,
+        expected_hit_rate=expected_hit_rate,
+        dropped=dropped,
+        uncacheable=tree.uncacheable,
+        order=tuple(order),
+        most_in_flight=most_in_flight,
+        proof_first=proof_first,
+        key_spaces=_costs(tree, order, key_spaces),
+        warnings=warnings,
+    )
 
 
-def _waves(tree: PrefixTree, ordered: list[str]) -> tuple[tuple[str, ...], ...]:
-    claimed: dict[int, int] = {}
-    waves: list[list[str]] = []
-    for prompt_id in ordered:
-        path = [segment.index for segment in tree.path(prompt_id)]
-        wave = max((claimed[index] + 1 for index in path if index in claimed), default=0)
-        for index in path:
-            claimed.setdefault(index, wave)
-        if wave == len(waves):
-            waves.append([])
-        waves[wave].append(prompt_id)
-    return tuple(tuple(wave) for wave in waves)
+def _costs(
+    tree: PrefixTree, order: Sequence[str], key_spaces: Mapping[str, KeySpace] | None
+) -> tuple[KeySpaceCost, ...]:
+    if key_spaces is None or len(set(key_spaces.values())) < 2:
+        return ()
+    members: dict[KeySpace, list[str]] = {}
+    for prompt_id in tree.order:
+        members.setdefault(key_spaces[prompt_id], []).append(prompt_id)
+    sent: dict[KeySpace, list[str]] = {space: [] for space in members}
+    for prompt_id in order:
+        sent[key_spaces[prompt_id]].append(prompt_id)
+    return tuple(
+        KeySpaceCost(
+            model=space.model or None,
+            salt=salt_mark(space.salt) if space.salt else None,
+            prompts=len(members[space]),
+            requests=len(sent[space]),
+            sent_tokens=sum(tree.branches[prompt_id].tokens for prompt_id in sent[space]),
+            lower_bound_tokens=tree.lower_bound_tokens(sent[space]),
+            blocks=tree.blocks_of(sent[space]),
+        )
+        for space in sorted(members)
+    )

@@ -1,15 +1,10 @@
-"""What prewarming showed, and the verdict on it; pure."""
+"""What prewarming showed: the artifact and its parts."""
 
 from __future__ import annotations
-
-import math
-from collections.abc import Sequence
 
 import msgspec
 
 from kvrelease.artifacts import Artifact, Fault, ReleaseRef, Verdict
-from kvrelease.binding.hits import CLEAN_UP
-from kvrelease.binding.observe import Leg, Witness, total
 from kvrelease.prewarm.plan import Plan
 
 
@@ -34,6 +29,40 @@ class ControlResult(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int | None
 
 
+class SecondWitness(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server's counters say of the requests that were asked again, beside what their usage says.
+
+    Attributes:
+        usage_tokens: cached tokens by the responses' own usage; None where it does not tell.
+        counter_tokens: by the counters; None where they are closed, were reset, or count other clients' requests too.
+        is_shared: the counters moved by more than our requests: others were on the engine.
+    """
+
+    usage_tokens: int | None
+    counter_tokens: int | None
+    is_shared: bool = False
+
+    @property
+    def disagree(self) -> bool:
+        """Both speak of our requests alone, and one saw less than half of what the other did."""
+        if self.usage_tokens is None or self.counter_tokens is None:
+            return False
+        low, high = sorted((self.usage_tokens, self.counter_tokens))
+        return 2 * low < high
+
+
+class TimeWitness(msgspec.Struct, frozen=True, kw_only=True):
+    """Times to the first token, where nobody tells cached tokens.
+
+    Attributes:
+        pairs: prompts that were asked once as they are and once with a prefix that nobody has cached.
+        ratio: median of warm by cold; None without a pair.
+    """
+
+    pairs: int
+    ratio: float | None
+
+
 class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
     """One replica after prewarming.
 
@@ -41,8 +70,11 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
         url: which one.
         rank: data-parallel rank, None where the engine has one cache.
         labels: what it claims about its weights; hints, never deciding.
-        plan: what was to be sent.
+        plan: what was to be sent; None where it is the plan of the report.
+        planned: requests of the plan.
         sent: requests of the plan that were answered.
+        resumed: requests of the plan that an earlier run, which was cut short, had answered already.
+        restarted: an earlier run was cut short, and its engine process is gone: nothing of it counts.
         touched: requests of the touch pass, counted apart.
         errors: requests that were not answered properly.
         retries: requests sent again before they were answered.
@@ -50,6 +82,8 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
             is no such hit and some cannot be told.
         computed_tokens: prompt tokens the engine computed for the plan; None when hits are not known.
         cached_tokens: prompt tokens it took from its cache while the plan was sent; None likewise.
+        touch_computed_tokens: prompt tokens it computed in the touch pass; None likewise.
+        over_lower_bound: computed tokens by the fewest possible for what was sent; None likewise.
         hit_rate_before: foreign tokens per cacheable token; None when not known.
         hit_rate_after: cached tokens per cacheable token when asked again; None when not known.
         evicted: of the prompts asked again, how many had lost half of their cacheable tokens.
@@ -57,6 +91,12 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
         ttft_warm_ms: of requests asked again.
         control: could the cache hit at all; None when the run stopped before.
         witness: who told the hits: `usage`, `counters` or `nobody`.
+        second: the other witness, of the requests that were asked again; None when they were not.
+        times: where nobody told the hits, what times to the first token suggest; None elsewhere.
+        most_in_flight: the most requests that were in flight together.
+        throttled: times that concurrency was lowered, because the server asked for it or its queue grew.
+        plan_s: seconds from the first request of the plan to the last answer.
+        skipped: prompts that the server refused for themselves (too long for its context), by id.
         is_flushed: this run emptied the cache first, and proved it.
         fault: what ended this replica's run early.
     """
@@ -64,14 +104,19 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     rank: int | None = None
     labels: dict[str, str] = {}
-    plan: Plan
+    plan: Plan | None = None
+    planned: int = 0
     sent: int
+    resumed: int = 0
+    restarted: bool = False
     touched: int
     errors: int
     retries: int
     foreign_tokens: int | None
     computed_tokens: int | None
     cached_tokens: int | None
+    touch_computed_tokens: int | None = None
+    over_lower_bound: float | None = None
     hit_rate_before: float | None
     hit_rate_after: float | None
     evicted: int
@@ -79,14 +124,37 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
     ttft_warm_ms: Percentiles
     control: ControlResult | None
     witness: str
+    second: SecondWitness | None = None
+    times: TimeWitness | None = None
+    most_in_flight: int = 0
+    throttled: int = 0
+    plan_s: float | None = None
+    skipped: tuple[str, ...] = ()
     is_flushed: bool = False
     fault: Fault | None = None
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run must show to pass.
+
+    Attributes:
+        min_hit_rate: share of cacheable tokens that must hit when asked again.
+        max_ttft_ms: the largest p95 of time to first token when asked again; None for any.
+        max_error_rate: share of requests that may stay without a proper answer.
+        accepts_ttft: where nobody tells cached tokens, times to the first token may decide.
+    """
+
+    min_hit_rate: float = 0.9
+    max_ttft_ms: float | None = None
+    max_error_rate: float = 0.0
+    accepts_ttft: bool = False
 
 
 class PrewarmReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/prewarm"):
     """What `kvrelease prewarm` says.
 
     Attributes:
+        schema: 2 has `order` in place of a plan's `waves`, and a replica's plan only where it differs from the first.
         release: that was prewarmed.
         namespace: of that release.
         key_space: the salt that requests carried, None for unsalted.
@@ -94,12 +162,15 @@ class PrewarmReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/prewarm"
         verdict: pass when every replica is clean and warm.
         reason: one sentence.
         plan: of the first replica.
-        replicas: one entry each.
+        replicas: one entry each, of those that could be asked.
         min_hit_rate: what was asked for.
+        limits: everything that was asked for.
         interrupted: the run was cut short; what was measured is kept.
-        faults: what ended replicas early, and what could not be written down.
+        notes: what the operator should know, and what changes nothing about the verdict.
+        faults: what ended replicas early, who could not be asked, and what could not be written down.
     """
 
+    schema: int = 2
     release: ReleaseRef
     namespace: str
     key_space: str | None
@@ -109,86 +180,51 @@ class PrewarmReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/prewarm"
     plan: Plan
     replicas: tuple[ReplicaResult, ...]
     min_hit_rate: float
+    limits: Limits = Limits()
     interrupted: bool = False
+    notes: tuple[str, ...] = ()
     faults: tuple[Fault, ...] = ()
 
 
-def percentiles(seconds: Sequence[float]) -> Percentiles:
-    """p50 and p95 by the nearest-rank method."""
-    if not seconds:
-        return Percentiles(p50=None, p95=None)
-    ordered = sorted(seconds)
+class ReplicaPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What one replica would be sent.
 
-    def at(share: float) -> float:
-        return round(1000 * ordered[math.ceil(share * len(ordered)) - 1], 1)
+    Attributes:
+        url: which one.
+        rank: data-parallel rank, None where the engine has one cache.
+        plan: what would be sent; None where it is the plan of the report.
+        resumed: of its requests, those that an earlier run has answered already.
+        seconds: that computing the lower bound takes at the rate given; None when no rate is known.
+    """
 
-    return Percentiles(p50=at(0.50), p95=at(0.95))
-
-
-def rate(tokens: int | None, legs: Sequence[Leg]) -> float | None:
-    """Tokens per cacheable token of some legs; None when either is not known or nothing is cacheable."""
-    cacheable = total([leg.cacheable_tokens for leg in legs])
-    return None if tokens is None or not cacheable else tokens / cacheable
-
-
-def judge(replicas: Sequence[ReplicaResult], *, min_hit_rate: float, interrupted: bool) -> tuple[Verdict, str]:
-    """The verdict on all replicas, and why."""
-    dirty = [one for one in replicas if one.foreign_tokens]
-    if dirty:
-        worst = dirty[0]
-        return Verdict.FAIL, (
-            f"{worst.url}: {worst.foreign_tokens} cached tokens were there that, as far as this ledger knows, this "
-            f"release did not compute; prewarming does not repair a dirty cache. {CLEAN_UP}. If only this release's "
-            "own traffic, or a run with another ledger, can have made them, kvrelease verify tells"
-        )
-    if not replicas:
-        return Verdict.INCONCLUSIVE, "no replica was prewarmed"
-    if interrupted:
-        return Verdict.INCONCLUSIVE, "interrupted; run it again, what is resident will not be computed twice"
-    for one in replicas:
-        why = _open_question(one)
-        if why:
-            return Verdict.INCONCLUSIVE, f"{one.url}: {why}"
-    for one in replicas:
-        if one.hit_rate_after is not None and one.hit_rate_after < min_hit_rate:
-            return Verdict.FAIL, (
-                f"{one.url}: asked again, {one.hit_rate_after:.0%} of the cacheable tokens hit, less than "
-                f"{min_hit_rate:.0%} ({one.evicted} prompts were evicted); is the cache smaller than the plan's "
-                f"{one.plan.blocks_needed} blocks, or busy with other traffic?"
-            )
-    rates = ", ".join(f"{one.hit_rate_after:.0%}" for one in replicas if one.hit_rate_after is not None)
-    return Verdict.PASS, f"foreign hits 0; asked again, {rates} of the cacheable tokens hit"
+    url: str
+    rank: int | None = None
+    plan: Plan | None = None
+    resumed: int = 0
+    seconds: float | None = None
 
 
-def _open_question(one: ReplicaResult) -> str | None:
-    if one.fault:
-        return one.fault.message
-    if not one.plan.senders:
-        dropped = len(one.plan.dropped)
-        why = f"{dropped} prompts do not fit the cache" if dropped else "all prompts are shorter than one block"
-        return f"nothing of these prompts can be cached: {why}"
-    if one.foreign_tokens is None and one.witness != Witness.NOBODY:
-        return (
-            "hits are told, and cannot be attributed: the server does not tell token ids (does a gateway close its "
-            "/tokenize route?)"
-        )
-    if one.foreign_tokens is None:
-        return (
-            "the server does not tell how many tokens came from its cache, neither in usage nor in /metrics; not known "
-            "is not zero. vLLM needs --enable-prompt-tokens-details"
-        )
-    if one.hit_rate_after is None:
-        return "the hit rate is not known, because the engine does not tell its block size"
-    return _doubt_of_control(one.control)
+class PrewarmPlan(Artifact, frozen=True, kw_only=True, tag="kvrelease/prewarm-plan"):
+    """What `kvrelease prewarm --dry-run` says; nothing was generated.
 
+    Attributes:
+        release: that would be prewarmed.
+        namespace: of that release.
+        key_space: the salt that requests would carry, None for unsalted.
+        prompt_set: digest of the prompt set.
+        plan: of the first replica.
+        replicas: one entry each, of those that can be asked.
+        rate: tokens that a replica computes in a second, as it was given; None when not known.
+        notes: what the operator should know.
+        faults: who cannot be asked.
+    """
 
-def _doubt_of_control(control: ControlResult | None) -> str | None:
-    if control is None or control.hits is None:
-        return "nobody witnessed the control's hit"
-    if not control.hits:
-        return (
-            f"a unique prompt of {control.prompt_tokens} tokens, sent twice, did not hit the second time alone "
-            f"({control.cached_tokens} cached): is prefix caching on, is the block larger than the prompt, does a "
-            "router send the two to different replicas?"
-        )
-    return None
+    release: ReleaseRef
+    namespace: str
+    key_space: str | None
+    prompt_set: str
+    plan: Plan
+    replicas: tuple[ReplicaPlan, ...]
+    rate: float | None = None
+    notes: tuple[str, ...] = ()
+    faults: tuple[Fault, ...] = ()

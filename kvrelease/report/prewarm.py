@@ -1,68 +1,177 @@
-"""The page of a prewarming."""
+"""The pages of a prewarming, and of the plan of one."""
 
-from kvrelease.prewarm.result import Percentiles, PrewarmReport, ReplicaResult
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvrelease.prewarm.judge import name_of
+from kvrelease.prewarm.plan import KeySpaceCost, Plan
+from kvrelease.prewarm.result import Percentiles, PrewarmPlan, PrewarmReport, ReplicaPlan, ReplicaResult, SecondWitness
 from kvrelease.report.document import Block, Document, Facts, Notes, Table, Verdict, number, share, word
+
+# Ids listed in one note; the artifact has them all.
+_MAX_LISTED = 20
 
 
 def prewarm_document(found: PrewarmReport) -> Document:
     """Is every replica clean and warm?"""
-    plan = found.plan
     blocks: list[Block] = [
         Verdict(word=word(str(found.verdict)), reason=found.reason),
-        Facts(
-            pairs=(
-                ("namespace", found.namespace),
-                ("key space", found.key_space or "unsalted"),
-                (
-                    "plan",
-                    f"{plan.prompts} prompts, {number(plan.prompt_tokens)} tokens, {number(plan.cacheable_tokens)} "
-                    f"cacheable; at least {number(plan.lower_bound_tokens)} to compute",
-                ),
-                ("blocks", f"{number(plan.blocks_needed)} needed, {number(plan.blocks_available)} available"),
-            )
-        ),
-        Table(
-            title="Replicas: tokens, hit rates, time to first token (p50/p95 ms)",
-            columns=(
-                "replica",
-                "sent",
-                "foreign",
-                "computed",
-                "hit before",
-                "hit after",
-                "cold ms",
-                "warm ms",
-                "hits told by",
-            ),
-            rows=tuple(_row(one) for one in found.replicas),
-        ),
+        Facts(pairs=(*_where(found.namespace, found.key_space), *_cost(found.plan))),
     ]
+    if found.replicas:
+        blocks.append(
+            Table(
+                title="Replicas: tokens, hit rate before → after, time to first token (p50/p95 ms)",
+                columns=(
+                    "replica",
+                    "sent",
+                    "foreign",
+                    "computed",
+                    "of bound",
+                    "hit rate",
+                    "cold ms",
+                    "warm ms",
+                    "hits told by",
+                ),
+                rows=tuple(_row(one, found.plan) for one in found.replicas),
+            )
+        )
+    blocks += _key_spaces(found.plan.key_spaces)
     notes = [
-        one.fault.message if one.url in one.fault.message else f"{one.url}: {one.fault.message}"
+        one.fault.message if one.url in one.fault.message else f"{name_of(one)}: {one.fault.message}"
         for one in found.replicas
         if one.fault
     ]
-    if plan.dropped:
-        notes.append(f"left out for capacity: {', '.join(plan.dropped)}")
-    if plan.uncacheable:
-        notes.append(f"shorter than a block, cannot be cached: {', '.join(plan.uncacheable)}")
+    told = {one.fault for one in found.replicas if one.fault}
+    notes += [
+        fault.message if fault.where in fault.message else f"{fault.where}: {fault.message}"
+        for fault in found.faults
+        if fault not in told
+    ]
+    notes += [_refused(one) for one in found.replicas if one.skipped]
+    notes += [*_left_out(found.plan), *found.notes]
     if notes:
         blocks.append(Notes(title="Notes", lines=tuple(notes)))
     return Document(title=f"Prewarming {found.release.name}", blocks=tuple(blocks))
 
 
-def _row(one: ReplicaResult) -> tuple[str, ...]:
+def plan_document(found: PrewarmPlan) -> Document:
+    """What would be sent, and what it costs."""
+    plan = found.plan
+    blocks: list[Block] = [
+        Facts(
+            pairs=(
+                *_where(found.namespace, found.key_space),
+                *_cost(plan),
+                ("replicas", number(len(found.replicas))),
+                ("rate", "not known" if found.rate is None else f"{number(found.rate)} tokens a second"),
+                ("expected hit rate", f"{share(plan.expected_hit_rate)} of the tokens of this set's traffic"),
+            )
+        ),
+        Table(
+            title="Replicas: what each would be sent, once",
+            columns=("replica", "requests", "tokens sent", "tokens to compute", "blocks", "dropped", "seconds"),
+            rows=tuple(_planned(one, plan) for one in found.replicas),
+        ),
+        *_key_spaces(plan.key_spaces),
+    ]
+    notes = [f"{fault.where}: {fault.message}" for fault in found.faults]
+    notes += [*_left_out(plan), *found.notes]
+    notes.append("nothing was generated: this is --dry-run")
+    blocks.append(Notes(title="Notes", lines=tuple(notes)))
+    return Document(title=f"Plan of prewarming {found.release.name}", blocks=tuple(blocks))
+
+
+def _where(namespace: str, key_space: str | None) -> tuple[tuple[str, str], ...]:
+    return (("namespace", namespace), ("key space", key_space or "unsalted"))
+
+
+def _cost(plan: Plan) -> tuple[tuple[str, str], ...]:
+    room = f", {number(plan.head_room_blocks)} of them kept free" if plan.head_room_blocks else ""
     return (
-        one.url,
-        f"{one.sent}/{len(one.plan.senders)}",
+        (
+            "plan",
+            f"{plan.prompts} prompts, {number(plan.prompt_tokens)} tokens, {number(plan.cacheable_tokens)} "
+            f"cacheable; {len(plan.order)} requests, at least {number(plan.lower_bound_tokens)} tokens to compute",
+        ),
+        ("blocks", f"{number(plan.blocks_needed)} needed, {number(plan.blocks_available)} available{room}"),
+    )
+
+
+def _row(one: ReplicaResult, plan: Plan) -> tuple[str, ...]:
+    planned = one.planned or len((one.plan or plan).order)
+    return (
+        name_of(one),
+        f"{one.sent}/{planned}" + (f" +{one.resumed}" if one.resumed else ""),
         number(one.foreign_tokens),
         number(one.computed_tokens),
-        share(one.hit_rate_before),
-        share(one.hit_rate_after),
+        number(one.over_lower_bound, digits=3),
+        f"{share(one.hit_rate_before)} → {share(one.hit_rate_after)}",
         _times(one.ttft_cold_ms),
         _times(one.ttft_warm_ms),
-        one.witness,
+        _witnesses(one.witness, one.second),
     )
+
+
+def _witnesses(first: str, second: SecondWitness | None) -> str:
+    if first != "usage" or second is None or second.counter_tokens is None:
+        return first
+    return f"{first}, counters {'disagree' if second.disagree else 'agree'}"
+
+
+def _planned(one: ReplicaPlan, plan: Plan) -> tuple[str, ...]:
+    own = one.plan or plan
+    return (
+        one.url if one.rank is None else f"{one.url} (rank {one.rank})",
+        f"{len(own.order)}" + (f", {one.resumed} of them done" if one.resumed else ""),
+        number(own.sent_tokens),
+        number(own.lower_bound_tokens),
+        number(own.blocks_needed),
+        number(len(own.dropped)),
+        "not known" if one.seconds is None else number(one.seconds),
+    )
+
+
+def _key_spaces(costs: Sequence[KeySpaceCost]) -> list[Block]:
+    if not costs:
+        return []
+    return [
+        Table(
+            title="Key spaces: each is warmed for itself (salts are shown by a mark)",
+            columns=("adapter", "salt", "prompts", "requests", "tokens sent", "tokens to compute", "blocks"),
+            rows=tuple(
+                (
+                    one.model or "-",
+                    one.salt or "-",
+                    number(one.prompts),
+                    number(one.requests),
+                    number(one.sent_tokens),
+                    number(one.lower_bound_tokens),
+                    number(one.blocks),
+                )
+                for one in costs
+            ),
+        )
+    ]
+
+
+def _left_out(plan: Plan) -> list[str]:
+    notes = []
+    if plan.dropped:
+        notes.append(f"left out for capacity: {_listed(plan.dropped)}")
+    if plan.uncacheable:
+        notes.append(f"shorter than a block, cannot be cached: {_listed(plan.uncacheable)}")
+    return notes
+
+
+def _refused(one: ReplicaResult) -> str:
+    return f"{name_of(one)}: refused as too long for its context, and left out: {_listed(one.skipped)}"
+
+
+def _listed(ids: Sequence[str]) -> str:
+    more = len(ids) - _MAX_LISTED
+    return ", ".join(ids[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _times(found: Percentiles) -> str:

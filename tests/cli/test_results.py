@@ -63,7 +63,7 @@ def test_json_on_stdout_is_the_artifact_and_nothing_else(kv: Kv, argv: Commands,
     assert result.code == CODES[name], result.err
     found = artifacts.from_json(result.out.encode(), KINDS[name], source="stdout")
     assert json.loads(result.out)["kind"] == f"kvrelease/{name}"
-    assert found.schema == 1
+    assert found.schema == artifacts.schema_of(KINDS[name])
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 
-from kvrelease.prewarm.plan import Plan, make_plan, plan_without_tokens
+from kvrelease.prewarm.plan import Plan, make_plan, plan_for_slots, plan_without_tokens
+from kvrelease.workload.key_space import KeySpace, salt_mark
 from kvrelease.workload.prefix_tree import PrefixTree, build_prefix_tree
 
 BLOCK = 4
@@ -37,32 +37,11 @@ def cases(count: int = 300) -> list[tuple[dict[str, tuple[int, ...]], PrefixTree
     return found
 
 
-def test_no_two_prompts_of_a_wave_compute_the_same_block_and_no_block_twice() -> None:
-    for tokens, _tree, _weights, plan in cases():
-        resident: set[tuple[int, ...]] = set()
-        for wave in plan.waves:
-            computed = [block for name in wave for block in blocks(tokens[name]) if block not in resident]
-            assert len(computed) == len(set(computed)), (tokens, plan.waves)
-            resident |= set(computed)
-
-
-def test_parents_come_before_children() -> None:
-    for _tokens, tree, _weights, plan in cases():
-        resident: set[int] = set()
-        for wave in plan.waves:
-            paths = [{segment.index for segment in tree.path(name)} for name in wave]
-            computed = [path - resident for path in paths]
-            assert all(new == set(sorted(path)[-len(new) :]) for new, path in zip(computed, paths, strict=True) if new)
-            for one, other in itertools.combinations(range(len(wave)), 2):
-                assert paths[one] & paths[other] <= resident, (plan.waves, wave)
-            resident |= set().union(*paths)
-
-
 def test_sending_the_plan_makes_every_cacheable_block_resident_at_the_lower_bound() -> None:
-    for tokens, _tree, _weights, plan in cases():
+    for tokens, _tree, _weights, plan in cases(150):
         resident: set[tuple[int, ...]] = set()
         computed_tokens = 0
-        for name in plan.senders:
+        for name in plan.order:
             hits = 0
             for block in blocks(tokens[name][:-1]):  # the last token is always computed
                 if block not in resident:
@@ -74,11 +53,20 @@ def test_sending_the_plan_makes_every_cacheable_block_resident_at_the_lower_boun
         assert computed_tokens == plan.lower_bound_tokens
 
 
-def test_the_first_wave_meets_every_shared_prefix() -> None:
-    for _tokens, tree, _weights, plan in cases():
-        roots = {segment.index for segment in tree.segments if segment.parent is None}
-        met = {tree.path(name)[0].index for name in plan.waves[0]} if plan.waves else set()
-        assert met == roots
+def test_each_prompt_adds_no_less_for_its_cost_than_the_next_so_that_a_time_out_loses_the_least() -> None:
+    for tokens, tree, weights, plan in cases(150):
+        resident: set[int] = set()
+        left = set(plan.order)
+
+        def worth(name: str, tree: PrefixTree = tree, weights: dict[str, float] = weights) -> float:
+            added = [segment for segment in tree.path(name) if segment.index not in resident]  # noqa: B023 - as it is now
+            saved = sum(part.tokens * sum(weights[one] for one in tree.prompts_through(part)) for part in added)
+            return saved / (sum(part.tokens for part in added) + tree.branches[name].tail_tokens)
+
+        for name in plan.order:
+            assert worth(name) >= max(map(worth, left)) - 1e-9, (tokens, plan.order)
+            resident |= {segment.index for segment in tree.path(name)}
+            left.remove(name)
 
 
 SHARED = tuple(range(100, 108))
@@ -93,34 +81,43 @@ WEIGHTS = {"heavy": 5.0, "light": 1.0, "other": 2.0, "short": 9.0}
 
 
 def test_prompts_that_do_not_fit_are_dropped_by_weight_and_listed() -> None:
-    plan = make_plan(TREE, weights=WEIGHTS, capacity_tokens=5 * BLOCK)
-    assert plan.senders == ("heavy", "light")
+    plan = make_plan(TREE, weights=WEIGHTS, capacity_tokens=8 * BLOCK)
+    assert plan.order == ("heavy", "light")
     assert plan.dropped == ("other",)
-    assert (plan.blocks_needed, plan.blocks_available) == (4, 5)
+    assert (plan.blocks_needed, plan.blocks_available, plan.head_room_blocks) == (4, 8, 2)
 
 
 def test_what_fits_exactly_is_kept_and_one_block_less_drops() -> None:
     needed = make_plan(TREE, weights=WEIGHTS, capacity_tokens=None).blocks_needed
     assert needed == 7
-    assert make_plan(TREE, weights=WEIGHTS, capacity_tokens=7 * BLOCK).dropped == ()
-    assert make_plan(TREE, weights=WEIGHTS, capacity_tokens=7 * BLOCK - 1).dropped == ("other",)
+    assert make_plan(TREE, weights=WEIGHTS, capacity_tokens=12 * BLOCK).dropped == ()
+    assert make_plan(TREE, weights=WEIGHTS, capacity_tokens=12 * BLOCK - 1).dropped == ("light",)
 
 
 def test_an_engine_of_slots_gets_one_prompt_at_a_time_and_the_most_valuable_last() -> None:
-    plan = make_plan(TREE, weights=WEIGHTS, capacity_tokens=None, most_valuable_last=True)
-    assert plan.waves == (("other",), ("light",), ("heavy",))
+    plan = plan_for_slots(TREE, weights=WEIGHTS, slots=1, capacity_tokens=None)
+    assert plan.order == ("other", "light", "heavy")
+    assert (plan.most_in_flight, plan.proof_first) == (1, ("heavy",))
+
+
+def test_of_prompts_that_would_share_a_slot_only_the_most_valuable_is_among_the_last() -> None:
+    plan = plan_for_slots(TREE, weights=WEIGHTS, slots=2, capacity_tokens=None)
+    assert plan.order == ("light", "other", "heavy")
+    assert plan.proof_first == ("heavy", "other")
+    (warning,) = plan.warnings
+    assert "3 prompts 2 are unlike" in warning
 
 
 def test_a_prompt_shorter_than_a_block_is_uncacheable_and_never_sent() -> None:
     plan = make_plan(TREE, weights=WEIGHTS, capacity_tokens=None)
     assert plan.uncacheable == ("short",)
-    assert "short" not in plan.senders
+    assert "short" not in plan.order
     assert plan.prompts == 4
 
 
 def test_without_token_ids_there_are_no_figures_and_one_request_at_a_time() -> None:
-    plan = plan_without_tokens(TREE, weights=WEIGHTS)
-    assert plan.waves == (("short",), ("heavy",), ("other",), ("light",))
+    plan = plan_without_tokens(TREE.order, weights=WEIGHTS)
+    assert (plan.order, plan.most_in_flight) == (("short", "heavy", "other", "light"), 1)
     assert (plan.prompt_tokens, plan.cacheable_tokens, plan.lower_bound_tokens, plan.blocks_needed) == (None,) * 4
 
 
@@ -128,7 +125,28 @@ def test_two_thousand_prompts_are_planned_in_a_moment() -> None:
     tokens = {f"p{number}": (*range(1000, 1064), *(number % 251, number // 251, 7, 7) * 4) for number in range(2000)}
     tree = build_prefix_tree(tokens, block_tokens=BLOCK)
     plan = make_plan(tree, weights=dict.fromkeys(tokens, 1.0), capacity_tokens=10**6)
-    assert len(plan.senders) == 2000
-    assert len(plan.waves) == 2
-    tight = make_plan(tree, weights=dict.fromkeys(tokens, 1.0), capacity_tokens=16 * BLOCK + 100 * 3 * BLOCK)
-    assert (len(tight.senders), len(tight.dropped)) == (100, 1900)
+    assert len(plan.order) == 2000
+    tight = make_plan(tree, weights=dict.fromkeys(tokens, 1.0), capacity_tokens=(16 + 2) * BLOCK + 100 * 4 * BLOCK)
+    assert (len(tight.order), len(tight.dropped)) == (100, 1900)
+
+
+def test_head_room_grows_with_the_requests_in_flight_and_the_control() -> None:
+    plan = make_plan(TREE, weights=WEIGHTS, capacity_tokens=64 * BLOCK, in_flight=8, control_tokens=65)
+    assert plan.head_room_blocks == 1 + 8 + 17
+
+
+def test_each_key_space_has_a_cost_of_its_own_and_they_add_up() -> None:
+    spaces = dict.fromkeys(DESKS, KeySpace(model="", salt="")) | {"other": KeySpace(model="", salt="tenant-7")}
+    plan = make_plan(TREE, weights=WEIGHTS, capacity_tokens=None, key_spaces=spaces)
+    common, tenant = plan.key_spaces
+    assert (common.salt, common.prompts, common.requests) == (None, 3, 2)
+    assert (tenant.salt, tenant.prompts, tenant.requests, tenant.blocks) == (salt_mark("tenant-7"), 1, 1, 3)
+    assert "tenant" not in str(tenant)
+    assert common.lower_bound_tokens + tenant.lower_bound_tokens == plan.lower_bound_tokens
+    assert common.sent_tokens + tenant.sent_tokens == plan.sent_tokens
+    assert (
+        make_plan(
+            TREE, weights=WEIGHTS, capacity_tokens=None, key_spaces=dict.fromkeys(DESKS, KeySpace(model="", salt=""))
+        ).key_spaces
+        == ()
+    )

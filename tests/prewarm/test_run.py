@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kvrelease.artifacts import Verdict
 from kvrelease.engines.base import EngineClient, EngineKind
 from kvrelease.ledger.store import IN_MEMORY, Ledger
+from kvrelease.prewarm.journal import Journal
+from kvrelease.prewarm.plan import Plan
 from kvrelease.prewarm.result import PrewarmReport, ReplicaResult
-from kvrelease.prewarm.run import prewarm
+from kvrelease.prewarm.run import journal_key, prewarm
 from kvrelease.progress import ProgressEvent
 from tests.engines.scripted import Break, Generation, ScriptedEngine
 from tests.verify.deployments import (
@@ -36,8 +40,14 @@ def ledger() -> Iterator[Ledger]:
 
 
 def only(report: PrewarmReport) -> ReplicaResult:
+    """The one replica, with the report's plan as its own."""
     (found,) = report.replicas
-    return found
+    return msgspec.structs.replace(found, plan=report.plan)
+
+
+def plan_of(found: ReplicaResult) -> Plan:
+    assert found.plan is not None
+    return found.plan
 
 
 def dirty_engine() -> ScriptedEngine:
@@ -64,8 +74,8 @@ def test_a_cold_engine_becomes_warm_and_passes() -> None:
 def test_a_cold_engine_computes_exactly_the_lower_bound() -> None:
     with ScriptedEngine(release="new") as engine:
         found = only(warmed(engine))
-        assert found.computed_tokens == found.plan.lower_bound_tokens
-        assert found.sent == len(found.plan.senders)
+        assert found.computed_tokens == plan_of(found).lower_bound_tokens
+        assert found.sent == len(plan_of(found).order)
         assert found.touched == found.sent
 
 
@@ -75,7 +85,7 @@ def test_llamacpp_with_fewer_slots_than_prompts_ends_with_the_most_valuable_resi
         found = only(report)
         assert report.verdict is Verdict.PASS, report.reason
         assert found.touched == 0
-        assert found.plan.senders[-1] == "returns-0"
+        assert plan_of(found).order[-1] == "returns-0"
         last = engine.generations()[-1].body["messages"]
         assert last == chat_body("returns", question(0))["messages"]
 
@@ -116,13 +126,13 @@ def test_the_namespace_of_its_own_is_clean_on_the_same_server(ledger: Ledger) ->
         assert report.verdict is Verdict.PASS, report.reason
 
 
-def test_dirt_under_one_prefix_only_is_found_in_the_first_wave() -> None:
+def test_dirt_under_one_prefix_only_ends_the_run_before_all_is_sent() -> None:
     with dirty_engine() as engine:
         serve_users(engine, prompt_set=prompts(per_desk=1, desks=("repairs",)))
         engine.reload("new")
         report = warmed(engine)
         assert report.verdict is Verdict.FAIL
-        assert only(report).sent <= 3
+        assert only(report).sent < 12
 
 
 def test_a_store_below_that_ignores_salts_is_dirty_also_for_the_namespace() -> None:
@@ -147,7 +157,7 @@ def test_counters_are_the_witness_where_usage_is_null() -> None:
         report = warmed(engine)
         assert report.verdict is Verdict.PASS, report.reason
         assert only(report).witness == "counters"
-        assert only(report).computed_tokens == only(report).plan.lower_bound_tokens
+        assert only(report).computed_tokens == report.plan.lower_bound_tokens
 
 
 def test_counters_find_a_dirty_cache_too() -> None:
@@ -169,9 +179,9 @@ def test_without_usage_and_counters_the_run_is_inconclusive_and_null_is_never_ze
 class SpeaksLate(ScriptedEngine):
     """Tells cached tokens from its second generation on."""
 
-    def generate(self, prompt: Any, body: Any) -> Generation:
+    def generate(self, prompt: Any, body: Any, **more: Any) -> Generation:
         self.reports_cached_tokens = len(self.cached_of) != self.silent_at
-        return super().generate(prompt, body)
+        return super().generate(prompt, body, **more)
 
     silent_at = -1
 
@@ -190,7 +200,7 @@ def test_a_server_without_a_tokenizer_or_blocks_is_inconclusive() -> None:
     with ScriptedEngine(EngineKind.OPENAI, release="new") as engine:
         report = warmed(engine)
         assert report.verdict is Verdict.INCONCLUSIVE
-        assert only(report).plan.cacheable_tokens is None
+        assert report.plan.cacheable_tokens is None
 
 
 def test_a_block_larger_than_the_prompts_is_inconclusive_with_the_likely_cause() -> None:
@@ -204,9 +214,9 @@ def test_a_block_larger_than_the_prompts_is_inconclusive_with_the_likely_cause()
 class NeverHits(ScriptedEngine):
     """Prefix caching is off, and nothing says so."""
 
-    def generate(self, prompt: Any, body: Any) -> Generation:
+    def generate(self, prompt: Any, body: Any, **more: Any) -> Generation:
         self.flush()
-        return super().generate(prompt, body)
+        return super().generate(prompt, body, **more)
 
 
 def test_a_cache_that_is_off_is_inconclusive_with_the_likely_causes() -> None:
@@ -221,8 +231,8 @@ class ClaimsHits(ScriptedEngine):
 
     is_lying = False
 
-    def generate(self, prompt: Any, body: Any) -> Generation:
-        made = super().generate(prompt, body)
+    def generate(self, prompt: Any, body: Any, **more: Any) -> Generation:
+        made = super().generate(prompt, body, **more)
         if self.is_lying and len(prompt) < 70:  # a nonce
             made.cached = made.prompt_tokens - 1
         return made
@@ -340,8 +350,8 @@ class Slow(ScriptedEngine):
         super().__init__(**settings)
         self.let_go = threading.Event()
 
-    def generate(self, prompt: Any, body: Any) -> Generation:
-        made = super().generate(prompt, body)
+    def generate(self, prompt: Any, body: Any, **more: Any) -> Generation:
+        made = super().generate(prompt, body, **more)
         if self.is_slow:
             self.let_go.wait(timeout=5.0)
         return made
@@ -376,8 +386,55 @@ def test_after_ctrl_c_the_second_run_computes_only_what_is_missing(ledger: Ledge
         assert report.verdict is Verdict.PASS, report.reason
         assert second.foreign_tokens == 0
         assert second.computed_tokens is not None
-        assert second.plan.lower_bound_tokens is not None
-        assert second.computed_tokens < second.plan.lower_bound_tokens
+        assert second.computed_tokens < (plan_of(second).lower_bound_tokens or 0)
+
+
+def begun_elsewhere(path: Path, engine: ScriptedEngine, *prompt_ids: str) -> None:
+    """Leaves the journal of a run that was killed after these prompts; their blocks are not in the engine."""
+    with Journal(path, key=journal_key(deployment())) as journal:
+        journal.follow(engine.url, process=f"started:{engine.started:.2f}")
+        for prompt_id in prompt_ids:
+            journal.begin(engine.url, prompt_id)
+            journal.finish(engine.url, prompt_id)
+
+
+def test_what_a_killed_run_had_answered_is_not_sent_again(tmp_path: Path) -> None:
+    with ScriptedEngine(release="new") as engine:
+        begun_elsewhere(tmp_path / "j", engine, "returns-0", "billing-1")
+        with Journal(tmp_path / "j", key=journal_key(deployment())) as journal:
+            report = warmed(engine, journal=journal)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert (only(report).sent, only(report).resumed, only(report).restarted) == (10, 2, False)
+        assert not (tmp_path / "j").exists()
+
+
+def test_after_a_restart_everything_is_sent_anew_and_said_so(tmp_path: Path) -> None:
+    with ScriptedEngine(release="new") as engine:
+        begun_elsewhere(tmp_path / "j", engine, "returns-0")
+        engine.restart()
+        with Journal(tmp_path / "j", key=journal_key(deployment())) as journal:
+            report = warmed(engine, journal=journal)
+        assert (only(report).sent, only(report).resumed, only(report).restarted) == (12, 0, True)
+        assert any("sent anew" in note for note in report.notes)
+
+
+def test_a_flush_makes_the_journal_void(tmp_path: Path) -> None:
+    with ScriptedEngine(release="new") as engine:
+        begun_elsewhere(tmp_path / "j", engine, "returns-0")
+        with Journal(tmp_path / "j", key=journal_key(deployment())) as journal:
+            report = warmed(engine, journal=journal, allows_flush=True)
+        assert (only(report).sent, only(report).resumed) == (12, 0)
+
+
+def test_a_run_that_was_cut_short_leaves_its_journal(tmp_path: Path) -> None:
+    with ScriptedEngine(release="new") as engine:
+        with Journal(tmp_path / "j", key=journal_key(deployment())) as journal:
+            warmed(engine, journal=journal, budget_tokens=300)
+        with Journal(tmp_path / "j", key=journal_key(deployment())) as journal:
+            report = warmed(engine, journal=journal)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert only(report).resumed > 0
+        assert only(report).foreign_tokens == 0
 
 
 # --- flushing -------------------------------------------------------------------------------------------------------
@@ -446,7 +503,7 @@ def test_a_second_prewarm_is_explained_by_the_first_and_computes_only_tails(ledg
         found = only(report)
         assert report.verdict is Verdict.PASS, report.reason
         assert (found.foreign_tokens, found.hit_rate_before) == (0, 0.0)
-        assert 0 < (found.computed_tokens or 0) < (found.plan.lower_bound_tokens or 0) / 4
+        assert 0 < (found.computed_tokens or 0) < (plan_of(found).lower_bound_tokens or 0) / 4
 
 
 def test_a_reload_in_between_voids_what_the_ledger_knows(ledger: Ledger) -> None:
@@ -514,12 +571,12 @@ class Counting(ScriptedEngine):
     most = 0
     guard = threading.Lock()
 
-    def generate(self, prompt: Any, body: Any) -> Generation:
+    def generate(self, prompt: Any, body: Any, **more: Any) -> Generation:
         with self.guard:
             self.running += 1
             self.most = max(self.most, self.running)
         try:
-            return super().generate(prompt, body)
+            return super().generate(prompt, body, **more)
         finally:
             with self.guard:
                 self.running -= 1

@@ -68,7 +68,7 @@ def test_what_is_not_known_is_a_question_mark(artifact: Artifact, render: Callab
 def test_an_unknown_replica_shows_no_zero() -> None:
     page = render_text(page_of(builders.prewarm(replicas=(builders.unknown_replica(builders.REPLICA),))))
     (row,) = [line for line in page.splitlines() if line.startswith(f"  {builders.REPLICA} ")]
-    assert row.split() == [builders.REPLICA, "1/3", "?", "?", "?", "?", "?", "?", "nobody"]
+    assert row.split() == [builders.REPLICA, "1/3", *["?"] * 4, "→", *["?"] * 3, "nobody"]
 
 
 def test_a_record_that_was_cut_short_says_so() -> None:

@@ -14,6 +14,8 @@ from kvrelease.config import Production
 from kvrelease.engines.base import EngineClient, EngineKind
 from kvrelease.engines.detect import open_engine
 from kvrelease.ledger.store import Ledger
+from kvrelease.prewarm.journal import Journal
+from kvrelease.prewarm.result import Limits as Wanted
 from kvrelease.prewarm.result import PrewarmReport
 from kvrelease.prewarm.run import DEFAULT_MIN_HIT_RATE, prewarm
 from kvrelease.progress import Progress, silent
@@ -122,6 +124,12 @@ def warmed(
     min_hit_rate: float = DEFAULT_MIN_HIT_RATE,
     allows_flush: bool = False,
     budget_s: float | None = None,
+    budget_tokens: int | None = None,
+    max_ttft_ms: float | None = None,
+    max_error_rate: float = 0.0,
+    accepts_ttft: bool = False,
+    passes: int = 1,
+    journal: Journal | None = None,
     progress: Progress = silent,
     timeout_s: float = 5.0,
     max_retries: int = 4,
@@ -135,9 +143,17 @@ def warmed(
                 deployment=deployed or deployment(),
                 ledger=store,
                 concurrency=concurrency,
-                min_hit_rate=min_hit_rate,
+                limits=Wanted(
+                    min_hit_rate=min_hit_rate,
+                    max_ttft_ms=max_ttft_ms,
+                    max_error_rate=max_error_rate,
+                    accepts_ttft=accepts_ttft,
+                ),
                 allows_flush=allows_flush,
                 budget_s=budget_s,
+                budget_tokens=budget_tokens,
+                passes=passes,
+                journal=journal,
                 progress=progress,
             )
 

@@ -1,7 +1,11 @@
 """`kvrelease prewarm`."""
 
 # ruff: noqa: PLC0415 - heavy imports stay inside the command
-from typing import Annotated
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,8 +13,16 @@ from kvrelease.cli import console, options, session
 from kvrelease.cli.interrupt import run_async
 from kvrelease.cli.outcome import exit_code
 from kvrelease.cli.output import choose_format, deliver
-from kvrelease.config import DEFAULT_CONCURRENCY, DEFAULT_TIMEOUT_S
-from kvrelease.errors import ExitCode
+from kvrelease.config import DEFAULT_TIMEOUT_S
+from kvrelease.errors import ExitCode, InputError, UsageError
+
+if TYPE_CHECKING:
+    from kvrelease.binding.deployment import Deployment
+    from kvrelease.prewarm.journal import Journal
+    from kvrelease.prewarm.result import PrewarmPlan, PrewarmReport
+
+_PROOF = "Proof"
+_COST = "Cost"
 
 
 def prewarm(
@@ -33,8 +45,76 @@ def prewarm(
             max=1.0,
             callback=options.finite,
             help="Cacheable tokens that must hit when asked again.",
+            rich_help_panel=_PROOF,
         ),
     ] = 0.9,
+    max_ttft_ms: Annotated[
+        float | None,
+        typer.Option(
+            "--max-ttft-ms",
+            envvar="KVRELEASE_MAX_TTFT_MS",
+            metavar="MS",
+            min=0.0,
+            callback=options.finite,
+            help="The longest p95 of time to first token when asked again.",
+            rich_help_panel=_PROOF,
+        ),
+    ] = None,
+    max_error_rate: Annotated[
+        float,
+        typer.Option(
+            "--max-error-rate",
+            envvar="KVRELEASE_MAX_ERROR_RATE",
+            metavar="SHARE",
+            min=0.0,
+            max=1.0,
+            callback=options.finite,
+            help="Requests that may stay without a proper answer, after retries.",
+            rich_help_panel=_PROOF,
+        ),
+    ] = 0.0,
+    passes: Annotated[
+        int,
+        typer.Option(
+            "--passes",
+            envvar="KVRELEASE_PASSES",
+            metavar="N",
+            min=1,
+            max=10,
+            help="Times that a sample is asked again; the last one counts. 2 where draft heads (Eagle, MTP) make the "
+            "first repeat miss.",
+            rich_help_panel=_PROOF,
+        ),
+    ] = 1,
+    accept_ttft: Annotated[
+        bool,
+        typer.Option(
+            "--accept-ttft",
+            help="Where the server tells cached tokens nowhere, let times to the first token decide; foreign hits "
+            "are then not known.",
+            rich_help_panel=_PROOF,
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the plan and its cost for each replica and key space; generate nothing.",
+            rich_help_panel=_COST,
+        ),
+    ] = False,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate",
+            envvar="KVRELEASE_RATE",
+            metavar="TOKENS/S",
+            min=0.001,
+            callback=options.finite,
+            help="Prompt tokens that a replica computes in a second, for the seconds of --dry-run.",
+            rich_help_panel=_COST,
+        ),
+    ] = None,
     budget: Annotated[
         float | None,
         typer.Option(
@@ -44,10 +124,53 @@ def prewarm(
             min=0.1,
             callback=options.finite,
             help="Send no request of the plan after so long.",
+            rich_help_panel=_COST,
         ),
     ] = None,
+    budget_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--budget-tokens",
+            envvar="KVRELEASE_BUDGET_TOKENS",
+            metavar="N",
+            min=1,
+            help="Send no request of the plan that would make a replica compute more tokens.",
+            rich_help_panel=_COST,
+        ),
+    ] = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(
+            "--journal",
+            envvar="KVRELEASE_JOURNAL",
+            metavar="FILE",
+            help="Where a run that is killed leaves what it sent, for the next one. Default: beside the ledger.",
+            rich_help_panel=_COST,
+        ),
+    ] = None,
+    no_journal: Annotated[
+        bool,
+        typer.Option(
+            "--no-journal",
+            envvar="KVRELEASE_NO_JOURNAL",
+            help="Write no journal, and read none.",
+            rich_help_panel=_COST,
+        ),
+    ] = False,
     allow_flush: options.AllowFlushOption = False,
-    concurrency: options.ConcurrencyOption = DEFAULT_CONCURRENCY,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--concurrency",
+            envvar="KVRELEASE_CONCURRENCY",
+            metavar="N",
+            min=1,
+            max=1024,
+            help="Most requests in flight on one replica; fewer while the server asks for it or its queue grows. "
+            "Default: up to 32, as many as make it faster.",
+            rich_help_panel="Engine",
+        ),
+    ] = None,
     timeout: options.TimeoutOption = DEFAULT_TIMEOUT_S,
     api_key_env: options.ApiKeyEnvOption = None,
     header: options.HeaderOption = None,
@@ -60,16 +183,20 @@ def prewarm(
 ) -> ExitCode:
     """Fill the new release's prefix cache from a prompt set, on every replica, and prove it is resident.
 
-    A hit that this release did not compute stops the run (exit 1): prewarming does not repair a dirty cache. Run it
-    again after an interruption: what is resident is not computed twice.
+    A hit that this release did not compute stops the run (exit 1): prewarming does not repair a dirty cache. A replica
+    that cannot be asked is named, and the others are warmed (exit 5). Run it again after an interruption, even a kill:
+    what is resident is not computed twice.
 
     Example: kvrelease prewarm --release ./models/v1.3 --engine-url http://127.0.0.1:8000 --prompts prompts/support.yaml
     """
-    from kvrelease.prewarm.result import PrewarmReport
+    from kvrelease.prewarm.result import Limits
+    from kvrelease.prewarm.run import plan_only
     from kvrelease.prewarm.run import prewarm as run
-    from kvrelease.report.prewarm import prewarm_document
+    from kvrelease.report.prewarm import plan_document, prewarm_document
 
     choose_format(form, output)
+    if journal is not None and no_journal:
+        raise UsageError("--journal and --no-journal exclude each other")
     config = session.configuration()
     access = session.access_of(
         config=config,
@@ -90,22 +217,72 @@ def prewarm(
         deployment = session.deployment_of(
             found, config=config, ledger=store, prompt_set=prompt_set, namespace=namespace, command="prewarm"
         )
+        is_journaled = journal is not None or not (no_journal or no_ledger)
+        with _journal(journal, deployment=deployment, is_wanted=is_journaled) as log:
 
-        async def warm() -> PrewarmReport:
-            async with session.fleet_of(access, release=release) as fleet:
-                return await run(
-                    fleet.engines,
-                    deployment=deployment,
-                    ledger=store,
-                    concurrency=concurrency,
-                    min_hit_rate=min_hit_rate,
-                    allows_flush=allow_flush,
-                    budget_s=budget,
-                    progress=progress,
-                )
+            async def warm() -> PrewarmReport:
+                async with session.fleet_of(access, release=release) as fleet:
+                    return await run(
+                        fleet.engines,
+                        deployment=deployment,
+                        ledger=store,
+                        concurrency=concurrency,
+                        limits=Limits(
+                            min_hit_rate=min_hit_rate,
+                            max_ttft_ms=max_ttft_ms,
+                            max_error_rate=max_error_rate,
+                            accepts_ttft=accept_ttft,
+                        ),
+                        allows_flush=allow_flush,
+                        budget_s=budget,
+                        budget_tokens=budget_tokens,
+                        passes=passes,
+                        journal=log,
+                        changes=fleet.changes,
+                        progress=progress,
+                    )
 
-        report = run_async(warm())
+            async def plan() -> PrewarmPlan:
+                async with session.fleet_of(access, release=release) as fleet:
+                    return await plan_only(
+                        fleet.engines,
+                        deployment=deployment,
+                        ledger=store,
+                        concurrency=concurrency,
+                        journal=log,
+                        rate=rate,
+                    )
+
+            if dry_run:
+                planned = run_async(plan())
+                for fault in planned.faults:
+                    console.say_fault(fault)
+                code = exit_code(faults=planned.faults)
+                return deliver(planned, lambda: plan_document(planned), wanted=form, output=output, code=code)
+            report = run_async(warm())
     for fault in report.faults:
         console.say_fault(fault)
     code = exit_code(verdict=report.verdict, faults=report.faults, interrupted=report.interrupted)
     return deliver(report, lambda: prewarm_document(report), wanted=form, output=output, code=code)
+
+
+def _journal(path: Path | None, *, deployment: Deployment, is_wanted: bool) -> AbstractContextManager[Journal | None]:
+    """The journal of a run; none where none is wanted, or where the user's own place for it cannot be written.
+
+    Raises:
+        InputError: the one that was named cannot be used.
+    """
+    from kvrelease.ledger.store import state_directory
+    from kvrelease.prewarm.journal import Journal
+    from kvrelease.prewarm.run import journal_key
+
+    if not is_wanted:
+        return nullcontext()
+    key = journal_key(deployment)
+    if path is not None:
+        return Journal(path, key=key)
+    try:
+        return Journal(state_directory() / key.file_name, key=key)
+    except InputError as error:
+        console.say_warning(f"{error.message}; a run that is killed cannot be resumed ({error.hint})")
+        return nullcontext()

@@ -1,0 +1,170 @@
+"""The verdict on all replicas, and why; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kvrelease.artifacts import Verdict
+from kvrelease.binding.hits import CLEAN_UP
+from kvrelease.binding.observe import Witness
+from kvrelease.prewarm.plan import Plan
+from kvrelease.prewarm.proof import is_likely_warm
+from kvrelease.prewarm.result import ControlResult, Limits, ReplicaResult
+
+# Why a cache may not hit at all. Source: reference rows c8, c9, c10, c13, c26, c28, a35.
+NO_HIT_CAUSES = (
+    "is prefix caching on (some builds switch it off with a quantised KV cache, a hybrid model, or LoRA), is the block "
+    "larger than the prompt, does a router or a data-parallel engine send the two to different caches, does a gateway "
+    "drop the salt, or does the first repeat always miss (draft heads: --passes 2)?"
+)
+
+
+def judge(
+    replicas: Sequence[ReplicaResult], *, plan: Plan, limits: Limits, interrupted: bool, unready: Sequence[str] = ()
+) -> tuple[Verdict, str]:
+    """The verdict on all replicas, and why.
+
+    Args:
+        replicas: that were asked.
+        plan: of those that have none of their own.
+        limits: what they must show.
+        interrupted: the run was cut short.
+        unready: replicas that could not be asked, as people read them.
+    """
+    return next(_findings(replicas, plan=plan, limits=limits, interrupted=interrupted, unready=unready))
+
+
+def _findings(
+    replicas: Sequence[ReplicaResult], *, plan: Plan, limits: Limits, interrupted: bool, unready: Sequence[str]
+) -> Iterator[tuple[Verdict, str]]:
+    """What decides, the weightiest first: dirt, what was measured and is not good enough, what is not known."""
+    for one in replicas:
+        if one.foreign_tokens:
+            yield (
+                Verdict.FAIL,
+                f"{name_of(one)}: {one.foreign_tokens} cached tokens were there that, as far as this ledger knows, "
+                f"this release did not compute; prewarming does not repair a dirty cache. {CLEAN_UP}. If only this "
+                "release's own traffic, or a run with another ledger, can have made them, kvrelease verify tells",
+            )
+    if not replicas:
+        yield Verdict.INCONCLUSIVE, "no replica was prewarmed"
+    for one in replicas:
+        for why in _shortfalls(one, plan=plan, limits=limits):
+            yield Verdict.FAIL, f"{name_of(one)}: {why}"
+    if interrupted:
+        yield Verdict.INCONCLUSIVE, "interrupted; run it again, what is resident will not be computed twice"
+    for one in replicas:
+        for why in _open_questions(one, plan=plan, limits=limits):
+            yield Verdict.INCONCLUSIVE, f"{name_of(one)}: {why}"
+    if unready:
+        others = "the other one is warm" if len(replicas) == 1 else f"the other {len(replicas)} are warm"
+        yield Verdict.INCONCLUSIVE, f"could not be asked: {', '.join(unready)}; {others}"
+    yield Verdict.PASS, _praise(replicas)
+
+
+def _praise(replicas: Sequence[ReplicaResult]) -> str:
+    rates = sorted(one.hit_rate_after for one in replicas if one.hit_rate_after is not None)
+    if len(rates) < len(replicas):
+        return (
+            "likely warm by time to the first token alone, which --accept-ttft lets decide; foreign hits are not known"
+        )
+    told = f"{rates[0]:.0%}" if rates[0] == rates[-1] else f"{rates[0]:.0%} to {rates[-1]:.0%}"
+    return f"foreign hits 0; asked again, {told} of the cacheable tokens hit"
+
+
+def name_of(one: ReplicaResult) -> str:
+    """How people read which replica is meant."""
+    return one.url if one.rank is None else f"{one.url} (rank {one.rank})"
+
+
+def cannot_be_cached(plan: Plan) -> str | None:
+    """Why nothing is to be sent; None where something is."""
+    if plan.order:
+        return None
+    if plan.dropped:
+        return f"{len(plan.dropped)} prompts do not fit the cache of {plan.blocks_available} blocks"
+    return "all prompts are shorter than one block"
+
+
+def _shortfalls(one: ReplicaResult, *, plan: Plan, limits: Limits) -> Iterator[str]:
+    """What was measured and is not good enough; nothing of a run that did not end, or of a cache in doubt."""
+    if one.fault is not None:
+        return
+    asked = one.sent + one.touched + one.errors
+    if one.errors > limits.max_error_rate * asked:
+        yield f"{one.errors} of {asked} requests got no proper answer, more than {limits.max_error_rate:.1%}"
+    is_in_doubt = _doubt_of_control(one.control) is not None or (one.second is not None and one.second.disagree)
+    if one.hit_rate_after is None or is_in_doubt:
+        return
+    if one.hit_rate_after < limits.min_hit_rate:
+        needed = (one.plan or plan).blocks_needed
+        yield (
+            f"asked again, {one.hit_rate_after:.0%} of the cacheable tokens hit, less than {limits.min_hit_rate:.0%} "
+            f"({one.evicted} prompts were evicted); is the cache smaller than the plan's {needed} blocks, or busy with "
+            "other traffic?"
+        )
+    warm_ms = one.ttft_warm_ms.p95
+    if limits.max_ttft_ms is not None and warm_ms is not None and warm_ms > limits.max_ttft_ms:
+        yield (
+            f"asked again, the first token took {warm_ms:,.0f} ms at p95, more than {limits.max_ttft_ms:,.0f} ms, "
+            f"though {one.hit_rate_after:.0%} of the cacheable tokens hit: is the server busy?"
+        )
+
+
+def _open_questions(one: ReplicaResult, *, plan: Plan, limits: Limits) -> Iterator[str]:
+    """What is not known, and would have to be."""
+    if one.fault:
+        yield one.fault.message
+    nothing = cannot_be_cached(one.plan or plan)
+    if nothing:
+        yield f"nothing of these prompts can be cached: {nothing}"
+    if one.skipped:
+        yield f"{len(one.skipped)} prompts were refused as too long for its context: {', '.join(one.skipped[:5])}"
+    if one.foreign_tokens is None and one.witness != Witness.NOBODY:
+        yield (
+            "hits are told, and cannot be attributed: the server does not tell token ids (does a gateway close its "
+            "/tokenize route?)"
+        )
+    if one.foreign_tokens is None:
+        why = _doubt_of_silence(one, limits=limits)
+        if why:
+            yield why
+        return
+    if one.hit_rate_after is None:
+        yield "the hit rate is not known, because the engine does not tell its block size"
+    doubt = _doubt_of_control(one.control)
+    if doubt:
+        yield doubt
+    if one.second is not None and one.second.disagree:
+        yield (
+            f"two witnesses disagree: asked again, {one.second.usage_tokens} tokens were cached by the responses' "
+            f"usage, and {one.second.counter_tokens} by the server's counters, which counted no other client's requests"
+        )
+    if limits.max_ttft_ms is not None and one.ttft_warm_ms.p95 is None:
+        yield "--max-ttft-ms: no time to the first token was told"
+
+
+def _doubt_of_silence(one: ReplicaResult, *, limits: Limits) -> str | None:
+    why = (
+        "the server does not tell how many tokens came from its cache, neither in usage nor in /metrics; not known "
+        "is not zero. vLLM needs --enable-prompt-tokens-details, SGLang --enable-cache-report"
+    )
+    if one.times is None or one.times.ratio is None:
+        return why
+    found = (
+        f"time to the first token, asked again against uncached: {one.times.ratio:.2f} (median of {one.times.pairs})"
+    )
+    if not is_likely_warm(one.times):
+        return f"{why}. {found}: not likely warm"
+    return None if limits.accepts_ttft else f"{why}. {found}: likely warm, which --accept-ttft lets decide"
+
+
+def _doubt_of_control(control: ControlResult | None) -> str | None:
+    if control is None or control.hits is None:
+        return "nobody witnessed the control's hit"
+    if not control.hits:
+        return (
+            f"a unique prompt of {control.prompt_tokens} tokens, sent twice, did not hit the second time alone "
+            f"({control.cached_tokens} cached): {NO_HIT_CAUSES}"
+        )
+    return None

@@ -1,0 +1,438 @@
+"""One replica's run: flush where allowed, send the plan, touch, ask again; told as a `ReplicaResult` at any time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from kvrelease.artifacts import Fault, fault_of
+from kvrelease.binding.control import nonce_request, with_nonce_in_front
+from kvrelease.binding.deployment import Replica
+from kvrelease.binding.observe import Leg, Witness, probe_salt
+from kvrelease.binding.salts import combined_salt
+from kvrelease.engines.base import Counters, Request
+from kvrelease.errors import KvreleaseError, PromptTooLong, ServiceError, one_of
+from kvrelease.prewarm.flushing import Flushing
+from kvrelease.prewarm.journal import Journal, Past
+from kvrelease.prewarm.order import Schedule
+from kvrelease.prewarm.pace import AUTO_CAP, Pace
+from kvrelease.prewarm.planning import Planned
+from kvrelease.prewarm.proof import Tally, foreign_of, percentiles, second_witness, time_witness
+from kvrelease.prewarm.result import ControlResult, Limits, ReplicaResult, SecondWitness, TimeWitness
+from kvrelease.prewarm.watch import Watch
+from kvrelease.workload.prompt_set import Prompt
+
+# Prompts asked again, as production does, to prove residency: the heaviest.
+PROOF_PROMPTS = 12
+# Of these, those asked a second time with a prefix that nobody has, where nobody tells cached tokens.
+TIMED_PROMPTS = 5
+
+MAX_TOKENS = 1
+
+# After Ctrl-C, the wait for requests in flight: a prefill, not a queue.
+LAST_ANSWER_S = 5.0
+
+# How often the server's queue is asked for, in seconds for each replica of the run: a metrics page takes its reader 15
+# milliseconds, so that those of 200 replicas every two seconds would keep it from sending.
+QUEUE_POLL_S = 2.0
+_POLL_SHARE_S = 0.15
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run is to be done, the same for every replica.
+
+    Attributes:
+        concurrency: most requests in flight on one replica; None to find out.
+        limits: what a replica must show.
+        deadline: when to send no more of the plan, by the monotonic clock; None for no limit.
+        budget_tokens: prompt tokens that a replica may compute for the plan; None for no limit.
+        passes: times that the sample is asked again; the last one counts.
+        replicas: of the run.
+    """
+
+    concurrency: int | None
+    limits: Limits
+    deadline: float | None = None
+    budget_tokens: int | None = None
+    passes: int = 1
+    replicas: int = 1
+
+
+class Warming:
+    """One replica's run."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        planned: Planned,
+        terms: Terms,
+        flushing: Flushing | None,
+        journal: Journal | None,
+        watch: Watch,
+    ) -> None:
+        """Prepares the run; nothing is sent yet.
+
+        Args:
+            replica: ready to be asked.
+            planned: its plan.
+            terms: of the run.
+            flushing: empties the cache first; None where nobody permits it.
+            journal: where what was sent is written; None for nowhere.
+            watch: told after each request.
+        """
+        self.replica = replica
+        self.plan = planned.plan
+        self._tree = planned.tree
+        self._terms = terms
+        self._flushing = flushing
+        self._journal = journal
+        self._watch = watch
+        self._prompts = {prompt.id: prompt for prompt in replica.deployment.prompt_set.prompts}
+        self._past = Past()
+        self._schedule = Schedule(self._tree, self.plan.order)
+        self._pace = Pace(terms.concurrency or AUTO_CAP)
+        self._sent, self._touched, self._proof = Tally(), Tally(), Tally()
+        self._before_proof: list[Tally] = []
+        self._second: SecondWitness | None = None
+        self._times: TimeWitness | None = None
+        self._control: ControlResult | None = None
+        self._errors = 0
+        self._skipped: dict[str, None] = {}
+        self._fault: Fault | None = None
+        self._was_asked_to_flush = False
+        self._ended_by: str | None = None
+        self._bound_tokens = 0
+        self._in_flight = 0
+        self._most_in_flight = 0
+        self._plan_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        """How people read which replica this is."""
+        return self.replica.identity.shown
+
+    @property
+    def _has_slots(self) -> bool:
+        return self.replica.identity.capabilities.cacheable_limit is not None
+
+    async def run(self) -> None:
+        """The whole run; a fault of the engine ends it and is kept."""
+        try:
+            await self._run()
+            await self.replica.observer.require_same_process()
+        except KvreleaseError as error:
+            self._fault = fault_of(error, where=self.name)
+
+    @property
+    def is_complete(self) -> bool:
+        """Everything that was planned was sent."""
+        return self._fault is None and self._ended_by is None and self._schedule.is_over
+
+    async def _run(self) -> None:
+        if self._flushing is not None:
+            await self._flushing.flush(self.replica)
+            self._was_asked_to_flush = True  # after a flush that worked, no hit is foreign
+        self._resume()
+        proof = self._proof_ids()
+        touch = () if self._has_slots else tuple(reversed(self.plan.order))
+        asked_again = len(touch) + self._terms.passes * len(proof)
+        self._watch.expect(self.name, self._schedule.left + asked_again + 2 * bool(self.plan.order))
+        if not self.plan.order:
+            return
+        await self._send_plan()
+        if self._is_over:
+            return
+        await self._flow(self._each(touch), into=self._touched)
+        proof = tuple(prompt_id for prompt_id in proof if prompt_id not in self._skipped)
+        for _ in range(self._terms.passes):
+            if self._proof.answered:
+                self._before_proof.append(self._proof)
+                self._proof = Tally()
+            await self._ask_again(proof)
+
+    @property
+    def _passes(self) -> tuple[Tally, ...]:
+        return (self._sent, self._touched, *self._before_proof, self._proof)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._ended_by is not None or any(one.is_dirty for one in self._passes)
+
+    # --- before the first request ------------------------------------------------------------------------------------
+
+    def _resume(self) -> None:
+        """Takes over what an earlier run, which was cut short, did in this very process."""
+        process = self.replica.identity.process
+        if self._journal is None or process is None:
+            return  # without a process identity nothing tells whether the cache is still the same
+        if not self._was_asked_to_flush:
+            self._past = self._journal.past(self.name, process=process)
+        self._journal.follow(self.name, process=process, anew=self._was_asked_to_flush)
+        planned = frozenset(self.plan.order)
+        for prompt_id in (self._past.done | self._past.begun) & planned:
+            # What was in flight may be there in part or in whole: whatever of it hits is this release's own.
+            if self.replica.tokens is not None:
+                self.replica.observer.learn(self._request(prompt_id), self.replica.tokens[prompt_id])
+        self._schedule = Schedule(self._tree, self.plan.order, done=self._past.done & planned)
+
+    def _proof_ids(self) -> tuple[str, ...]:
+        if self.plan.proof_first:
+            return self.plan.proof_first
+        heaviest = sorted(self.plan.order, key=lambda prompt_id: -self._prompts[prompt_id].weight)
+        return tuple(heaviest[:PROOF_PROMPTS])
+
+    # --- the plan ----------------------------------------------------------------------------------------------------
+
+    async def _send_plan(self) -> None:
+        """The first prompt alone, which tells whether usage speaks; the control; then the rest."""
+        began = time.monotonic()
+        first = self._next()
+        if first is not None:
+            await self._flow(self._each((first,)), into=self._sent, is_planned=True)
+        if not self._is_over:
+            await self._send_control()
+            if self._has_slots and first in self.plan.proof_first:
+                # The control took a slot, and may have thrown out what is to stay.
+                await self._flow(self._each((first,)), into=self._touched)
+        await self._flow(self._next, into=self._sent, is_planned=True)
+        self._plan_s = time.monotonic() - began
+
+    def _each(self, prompt_ids: Iterable[str]) -> Callable[[], str | None]:
+        """Gives the ids one by one, and None after the last, or once the run is over."""
+        wanted = (prompt_id for prompt_id in prompt_ids if prompt_id not in self._skipped)
+        return lambda: None if self._is_over else next(wanted, None)
+
+    def _next(self) -> str | None:
+        """The next prompt of the plan that may start and that the budgets allow; None for none now."""
+        if self._is_over:
+            return None
+        if self._terms.deadline is not None and time.monotonic() > self._terms.deadline:
+            self._ended_by = "the time budget"
+            return None
+        prompt_id = self._schedule.start()
+        if prompt_id is None:
+            return None
+        cost = self._schedule.cost(prompt_id)
+        budget = self._terms.budget_tokens
+        if budget is not None and self._bound_tokens + cost > budget:
+            self._schedule.give_up(prompt_id)
+            self._ended_by = "the token budget"
+            return None
+        self._bound_tokens += cost
+        return prompt_id
+
+    async def _flow(self, take: Callable[[], str | None], *, into: Tally, is_planned: bool = False) -> None:
+        """Sends what `take` gives, as many at a time as the pace allows, until it gives nothing and all came back."""
+        came_back = asyncio.Event()
+
+        async def fly(prompt_id: str) -> None:
+            try:
+                await self._send(prompt_id, into=into, is_planned=is_planned)
+            finally:
+                self._in_flight -= 1
+                came_back.set()
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                polling = group.create_task(self._poll_queue()) if is_planned else None
+                while True:
+                    came_back.clear()
+                    while self._in_flight < self._most_at_once and (prompt_id := take()) is not None:
+                        self._in_flight += 1
+                        self._most_in_flight = max(self._most_in_flight, self._in_flight)
+                        group.create_task(fly(prompt_id))
+                    if not self._in_flight:
+                        break
+                    await came_back.wait()
+                if polling is not None:
+                    polling.cancel()
+        except ExceptionGroup as errors:
+            raise one_of(errors) from errors
+
+    @property
+    def _most_at_once(self) -> int:
+        if not self.replica.observer.usage_speaks:
+            return 1  # counters tell one request's hits only while it is alone
+        return min(self._pace.limit, self.plan.most_in_flight or self._pace.limit)
+
+    async def _poll_queue(self) -> None:
+        """Tells the pace of the server's queue now and then, as long as the server tells it."""
+        while True:
+            await asyncio.sleep(max(QUEUE_POLL_S, _POLL_SHARE_S * self._terms.replicas))
+            counters = await self._counters()
+            waiting = None if counters is None else counters.waiting_requests
+            if waiting is None:
+                return
+            self._pace.queued(waiting, at_s=time.monotonic())
+
+    async def _send(self, prompt_id: str, *, into: Tally, is_planned: bool) -> None:
+        if is_planned and self._journal is not None:
+            self._journal.begin(self.name, prompt_id)
+        sent_s = time.monotonic()
+        try:
+            leg = await self._answered(self._request(prompt_id))
+        except PromptTooLong:
+            self._skipped[prompt_id] = None
+            self._let_go(prompt_id, is_planned=is_planned)
+            return
+        except ServiceError:
+            self._errors += 1
+            self._let_go(prompt_id, is_planned=is_planned)
+            if self._errors > self._terms.limits.max_error_rate * max(len(self.plan.order), 1):
+                raise
+            return
+        into.add(leg)
+        found = leg.observation
+        computed = (
+            None if leg.prompt_tokens is None or leg.cached_tokens is None else leg.prompt_tokens - leg.cached_tokens
+        )
+        self._pace.answered(
+            sent_s=sent_s,
+            at_s=time.monotonic(),
+            was_throttled=found.retries > 0,
+            ttft_s=found.ttft_s,
+            computed_tokens=computed,
+        )
+        if is_planned:
+            self._schedule.finish(prompt_id)
+            if self._journal is not None and not leg.foreign_tokens:
+                self._journal.finish(self.name, prompt_id)
+        self._watch.answered(self.name)
+
+    def _let_go(self, prompt_id: str, *, is_planned: bool) -> None:
+        if is_planned:
+            self._bound_tokens -= self._schedule.cost(prompt_id)
+            self._schedule.give_up(prompt_id)
+
+    async def _answered(self, request: Request) -> Leg:
+        """The leg of a request; cancelled meanwhile, it still waits a little for the answer.
+
+        What the engine computes for a request that nobody waits for stays in its cache, and would look foreign to the
+        next run.
+        """
+        sending = asyncio.ensure_future(self.replica.observer.observe(request))
+        try:
+            return await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            with contextlib.suppress(KvreleaseError, TimeoutError, asyncio.CancelledError):
+                await asyncio.wait_for(sending, LAST_ANSWER_S)
+            raise
+
+    def _request(self, prompt_id: str) -> Request:
+        prompt = self._prompts[prompt_id]
+        return self.replica.request(prompt, salt=self._salt(prompt), max_tokens=MAX_TOKENS, streams=True)
+
+    def _salt(self, prompt: Prompt) -> str | None:
+        return combined_salt(self.replica.deployment.salt, prompt.salt)
+
+    async def _send_control(self) -> None:
+        observer = self.replica.observer
+        prompt = self._prompts[self.plan.order[0]]
+        request = await nonce_request(
+            observer,
+            route=self.replica.request(prompt, salt=None, max_tokens=MAX_TOKENS).route,
+            production=self.replica.deployment.production,
+            model=self.replica.identity.model,
+            salt=self.replica.deployment.salt,
+        )
+        first, again = await observer.observe(request), await observer.observe(request)
+        self._watch.answered(self.name)
+        self._watch.answered(self.name)
+        told = first if first.hits_mostly else again
+        hits = None if first.hits_mostly is None or again.hits_mostly is None else told is again and again.hits_mostly
+        self._control = ControlResult(hits=hits, cached_tokens=told.cached_tokens, prompt_tokens=told.prompt_tokens)
+
+    # --- the proof ---------------------------------------------------------------------------------------------------
+
+    async def _ask_again(self, prompt_ids: tuple[str, ...]) -> None:
+        """Asks as production does, one at a time: what hits now is resident."""
+        before = await self._counters() if self.replica.observer.usage_speaks else None
+        cold_s: list[float] = []
+        warm_s: list[float] = []
+        for number, prompt_id in enumerate(prompt_ids):
+            cold = None
+            if self._sent.witness is Witness.NOBODY and number < TIMED_PROMPTS:
+                cold = await self._uncached_ttft(prompt_id)
+            leg = await self._answered(self._request(prompt_id))
+            self._proof.add(leg)
+            self._watch.answered(self.name)
+            if cold is not None and leg.observation.ttft_s is not None:
+                cold_s.append(cold)
+                warm_s.append(leg.observation.ttft_s)
+        after = await self._counters() if before is not None else None
+        self._second = second_witness(self._proof, before=before, after=after)
+        if self._proof.witness is Witness.NOBODY:
+            self._times = time_witness(cold_s, warm_s)
+
+    async def _uncached_ttft(self, prompt_id: str) -> float | None:
+        """Time to the first token of the same prompt where nothing of it can hit; None where that cannot be asked.
+
+        In a key space of its own where the engine has salts, else behind text that nobody has cached.
+        """
+        request = self._request(prompt_id)
+        if self.replica.identity.capabilities.has_salt:
+            cold: Request | None = msgspec.structs.replace(request, salt=probe_salt("cold"))
+        else:
+            cold = with_nonce_in_front(request)
+        return None if cold is None else (await self._answered(cold)).observation.ttft_s
+
+    async def _counters(self) -> Counters | None:
+        return await self.replica.observer.engine.counters()
+
+    # --- what it showed ----------------------------------------------------------------------------------------------
+
+    def result(self) -> ReplicaResult:
+        """What this replica has shown so far."""
+        identity = self.replica.identity
+        foreign = foreign_of(self._passes)
+        computed = self._sent.computed_tokens
+        has_bound = self.plan.lower_bound_tokens is not None and self._bound_tokens > 0
+        return ReplicaResult(
+            url=identity.url,
+            rank=identity.rank,
+            labels=identity.labels,
+            plan=self.plan,
+            planned=len(self.plan.order),
+            sent=self._sent.answered,
+            resumed=len(self._past.done & frozenset(self.plan.order)),
+            restarted=self._past.is_of_another_process,
+            touched=self._touched.answered,
+            errors=self._errors,
+            retries=sum(one.retries for one in self._passes),
+            foreign_tokens=foreign,
+            computed_tokens=computed,
+            cached_tokens=self._sent.cached_tokens,
+            touch_computed_tokens=self._touched.computed_tokens,
+            over_lower_bound=computed / self._bound_tokens if computed is not None and has_bound else None,
+            hit_rate_before=self._sent.rate_of(self._sent.foreign_tokens),
+            hit_rate_after=self._proof.rate_of(self._proof.cached_tokens),
+            evicted=self._proof.evicted,
+            ttft_cold_ms=percentiles(self._sent.cold_s),
+            ttft_warm_ms=percentiles(self._proof.times_s),
+            control=self._control,
+            witness=str(next((one.witness for one in self._passes if one.answered), Witness.NOBODY)),
+            second=self._second,
+            times=self._times,
+            most_in_flight=self._most_in_flight,
+            throttled=self._pace.lowered,
+            plan_s=self._plan_s,
+            skipped=tuple(self._skipped),
+            is_flushed=self._was_asked_to_flush and bool(self._sent.answered) and foreign == 0,
+            fault=self._fault or self._end_of_budget(),
+        )
+
+    def _end_of_budget(self) -> Fault | None:
+        if self._ended_by is None:
+            return None
+        answered = self._sent.answered + len(self._past.done & frozenset(self.plan.order))
+        return Fault(
+            where=self.name,
+            exit_code=0,
+            message=f"{self._ended_by} ended after {answered} of {len(self.plan.order)} requests",
+            hint="run it again: what is resident is not computed twice",
+        )

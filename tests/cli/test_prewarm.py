@@ -1,0 +1,143 @@
+"""`prewarm` as a process that is killed and run again, and its plan without a run."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kvrelease import artifacts
+from kvrelease.artifacts import Verdict
+from kvrelease.prewarm.result import PrewarmPlan, PrewarmReport
+from tests.cli.shell import Releases, Result, finish, start
+from tests.engines.scripted import ScriptedEngine
+
+Kv = Callable[..., Result]
+
+PROMPTS = (
+    "systems:\n"
+    + "".join(f"  {desk}: '{' '.join(f'{desk}-{n}' for n in range(40))}'\n" for desk in ("a", "b", "c"))
+    + "prompts:\n"
+    + "".join(
+        f"  - {{id: {desk}{number}, system: {desk}, user: '{' '.join(f'q{number}-{n}' for n in range(20))}'}}\n"
+        for desk in ("a", "b", "c")
+        for number in range(4)
+    )
+)
+
+
+class Stalls(ScriptedEngine):
+    """Computes, and after so many generations answers no more until it is let go."""
+
+    def __init__(self, *, after: int) -> None:
+        super().__init__(release="new")
+        self.after = after
+        self.let_go, self.stalled = threading.Event(), threading.Event()
+        self.computed: dict[str, int] = {}
+        self.guard = threading.Lock()
+
+    def generate(self, prompt: object, body: dict[str, object], **more: object) -> object:  # type: ignore[override]
+        made = super().generate(prompt, body, **more)  # type: ignore[arg-type]
+        with self.guard:
+            name = json.dumps(body["messages"])
+            self.computed[name] = self.computed.get(name, 0) + made.prompt_tokens - made.cached
+            self.after -= 1
+            waits = self.after < 0
+        if waits and not self.let_go.is_set():
+            self.stalled.set()
+            self.let_go.wait(timeout=30.0)
+        return made
+
+
+def arguments(releases: Releases, *urls: str) -> list[str]:
+    named = [part for url in urls for part in ("--engine-url", url)]
+    return ["prewarm", "--release", str(releases.new), *named, "--prompts", "set.yaml", "--concurrency", "3"]
+
+
+@pytest.fixture
+def prompt_set(workdir: Path) -> Path:
+    path = workdir / "set.yaml"
+    path.write_text(PROMPTS, encoding="utf-8")
+    return path
+
+
+@pytest.mark.usefixtures("prompt_set")
+def test_killed_after_a_third_and_run_again_computes_no_prompt_twice(releases: Releases, workdir: Path) -> None:
+    with Stalls(after=6) as engine:
+        process = start(*arguments(releases, engine.url), "-o", "r.json")
+        assert engine.stalled.wait(timeout=60.0), process.communicate()
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=30)
+        assert not (workdir / "r.json").exists()
+        engine.let_go.set()
+        sent = len(engine.generations())
+        result = finish(*arguments(releases, engine.url), "-o", "r.json")
+        assert result.code == 0, result.err
+        report = artifacts.read(workdir / "r.json", PrewarmReport)
+        (found,) = report.replicas
+        assert report.verdict is Verdict.PASS
+        assert (found.foreign_tokens, found.hit_rate_after) == (0, 1.0)
+        assert found.resumed + found.sent == 12
+        assert found.resumed >= 3
+        assert any("cut short" in note for note in report.notes)
+        again = engine.generations()[sent:]
+        assert len(again) == found.sent + 2 + found.touched + 12
+        # What a prompt computes of itself in two runs is no more than in one: its own blocks once, and its tail.
+        assert found.computed_tokens is not None
+        bound = report.plan.lower_bound_tokens
+        assert bound is not None
+        whole = sum(engine.computed.values())
+        tails = 16 * (found.touched + 12 + found.sent + found.resumed + 3 + 4)
+        assert whole <= bound + tails
+    assert list((workdir.parent / "state" / "kvrelease").glob("*.jsonl")) == []
+
+
+@pytest.mark.usefixtures("prompt_set")
+def test_one_dead_address_is_named_and_the_others_are_warmed(kv: Kv, releases: Releases, workdir: Path) -> None:
+    with socket.socket() as closed, ScriptedEngine(release="new") as one, ScriptedEngine(release="new") as two:
+        closed.bind(("127.0.0.1", 0))
+        dead = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        result = kv(*arguments(releases, one.url, dead, two.url), "-o", "r.json", "--timeout", "1")
+        assert result.code == 5
+        assert dead in result.err
+        report = artifacts.read(workdir / "r.json", PrewarmReport)
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert dead in report.reason
+        assert [found.hit_rate_after for found in report.replicas] == [1.0, 1.0]
+        assert [fault.where for fault in report.faults] == [dead]
+
+
+@pytest.mark.usefixtures("prompt_set")
+def test_a_dry_run_prints_the_plan_and_its_cost_and_generates_nothing(
+    kv: Kv, releases: Releases, workdir: Path
+) -> None:
+    with ScriptedEngine(release="new") as engine:
+        asked = arguments(releases, engine.url)
+        page = kv(*asked, "--dry-run")
+        assert page.code == 0, page.err
+        assert "not known" in page.out
+        assert kv(*asked, "--dry-run", "--rate", "100", "-o", "plan.json").code == 0
+        plan = artifacts.read(workdir / "plan.json", PrewarmPlan)
+        assert engine.generations() == []
+        assert len(plan.plan.order) == 12
+        assert plan.plan.lower_bound_tokens is not None
+        assert plan.replicas[0].seconds == plan.plan.lower_bound_tokens / 100
+        assert f"{plan.plan.lower_bound_tokens:,}" in page.out
+        assert kv(*asked, "-o", "r.json").code == 0
+        assert artifacts.read(workdir / "r.json", PrewarmReport).plan == plan.plan
+
+
+@pytest.mark.usefixtures("prompt_set")
+def test_a_journal_that_cannot_be_written_is_refused_where_it_was_named(kv: Kv, releases: Releases) -> None:
+    with ScriptedEngine(release="new") as engine:
+        refused = kv(*arguments(releases, engine.url), "--journal", "set.yaml")
+        assert refused.code == 4
+        assert "journal" in refused.err
+        both = kv(*arguments(releases, engine.url), "--journal", "j", "--no-journal")
+        assert both.code == 2
+        assert engine.generations() == []

@@ -1,0 +1,171 @@
+"""The verdict on replicas, from pure values."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from kvrelease.artifacts import Fault, Verdict
+from kvrelease.binding.observe import known_total, total
+from kvrelease.prewarm.judge import judge
+from kvrelease.prewarm.plan import Plan
+from kvrelease.prewarm.proof import Tally, percentiles
+from kvrelease.prewarm.result import ControlResult, Limits, Percentiles, ReplicaResult, SecondWitness, TimeWitness
+from tests.verify.builders import leg
+
+PLAN = Plan(
+    prompts=2,
+    prompt_tokens=400,
+    cacheable_tokens=384,
+    lower_bound_tokens=300,
+    blocks_needed=20,
+    blocks_available=None,
+    order=("a", "b"),
+)
+NO_TIMES = Percentiles(p50=None, p95=None)
+WARM = ReplicaResult(
+    url="http://one:8000",
+    plan=PLAN,
+    sent=2,
+    touched=2,
+    errors=0,
+    retries=0,
+    foreign_tokens=0,
+    computed_tokens=300,
+    cached_tokens=100,
+    hit_rate_before=0.0,
+    hit_rate_after=1.0,
+    evicted=0,
+    ttft_cold_ms=NO_TIMES,
+    ttft_warm_ms=NO_TIMES,
+    control=ControlResult(hits=True, cached_tokens=48, prompt_tokens=64),
+    witness="usage",
+)
+
+
+def verdict(*replicas: ReplicaResult, interrupted: bool = False) -> tuple[Verdict, str]:
+    return judge(replicas, plan=PLAN, limits=Limits(), interrupted=interrupted)
+
+
+def changed(**fields: object) -> ReplicaResult:
+    return msgspec.structs.replace(WARM, **fields)
+
+
+def test_a_clean_warm_replica_passes() -> None:
+    assert verdict(WARM) == (Verdict.PASS, "foreign hits 0; asked again, 100% of the cacheable tokens hit")
+
+
+def test_a_foreign_hit_fails_and_says_what_to_do() -> None:
+    found, reason = verdict(WARM, changed(foreign_tokens=80))
+    assert found is Verdict.FAIL
+    assert "80 cached tokens" in reason
+    assert "--new-epoch" in reason
+    assert "--allow-flush" in reason
+
+
+def test_a_foreign_hit_fails_even_when_the_run_was_cut_short_or_a_replica_broke() -> None:
+    fault = Fault(where="x", exit_code=5, message="gone")
+    assert verdict(changed(foreign_tokens=80, fault=fault), interrupted=True)[0] is Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        (changed(foreign_tokens=None, witness="nobody"), "not known is not zero"),
+        (changed(foreign_tokens=None), "does not tell token ids"),
+        (changed(fault=Fault(where="x", exit_code=5, message="the engine died")), "the engine died"),
+        (changed(control=None), "nobody witnessed"),
+        (changed(control=ControlResult(hits=None, cached_tokens=None, prompt_tokens=64)), "nobody witnessed"),
+        (changed(control=ControlResult(hits=False, cached_tokens=0, prompt_tokens=64)), "is prefix caching on"),
+        (changed(hit_rate_after=None), "block size"),
+        (changed(plan=msgspec.structs.replace(PLAN, order=())), "shorter than one block"),
+        (changed(plan=msgspec.structs.replace(PLAN, order=(), dropped=("a", "b"))), "2 prompts do not fit"),
+    ],
+)
+def test_what_is_not_known_is_inconclusive_and_named(broken: ReplicaResult, words: str) -> None:
+    found, reason = verdict(WARM, broken)
+    assert found is Verdict.INCONCLUSIVE
+    assert words in reason
+
+
+def test_a_low_hit_rate_fails_and_names_the_likely_causes() -> None:
+    found, reason = verdict(changed(hit_rate_after=0.5, evicted=3))
+    assert found is Verdict.FAIL
+    assert "50%" in reason
+    assert "3 prompts were evicted" in reason
+
+
+def test_an_interrupted_run_is_never_a_pass() -> None:
+    assert verdict(WARM, interrupted=True)[0] is Verdict.INCONCLUSIVE
+
+
+def test_no_replica_at_all_is_no_pass() -> None:
+    assert verdict()[0] is Verdict.INCONCLUSIVE
+
+
+def test_one_unknown_makes_a_sum_unknown_but_does_not_hide_a_foreign_hit() -> None:
+    assert (total([1, 2]), total([1, None]), total([])) == (3, None, None)
+    assert known_total([None, 80, 0]) == 80
+    assert known_total([None, 0]) is None
+    assert known_total([0, 0]) == 0
+
+
+def test_rates_are_none_where_nothing_is_cacheable_or_known() -> None:
+    nothing, one = Tally(), Tally()
+    one.add(leg())
+    assert one.rate_of(192) == 1.0
+    assert one.rate_of(None) is None
+    assert nothing.rate_of(0) is None
+
+
+def test_percentiles_are_nearest_rank_in_milliseconds() -> None:
+    assert percentiles([]) == NO_TIMES
+    assert percentiles([0.25]) == Percentiles(p50=250.0, p95=250.0)
+    assert percentiles([n / 1000 for n in range(1, 21)]) == Percentiles(p50=10.0, p95=19.0)
+
+
+SILENT = changed(foreign_tokens=None, cached_tokens=None, hit_rate_after=None, witness="nobody")
+
+
+def test_times_alone_pass_nothing_unless_they_may_decide() -> None:
+    warm = msgspec.structs.replace(SILENT, times=TimeWitness(pairs=5, ratio=0.1))
+    found, reason = verdict(warm)
+    assert found is Verdict.INCONCLUSIVE
+    assert "likely warm, which --accept-ttft lets decide" in reason
+    found, reason = judge([warm], plan=PLAN, limits=Limits(accepts_ttft=True), interrupted=False)
+    assert found is Verdict.PASS
+    assert "foreign hits are not known" in reason
+
+
+def test_times_that_do_not_differ_decide_nothing_though_they_may() -> None:
+    cold = msgspec.structs.replace(SILENT, times=TimeWitness(pairs=5, ratio=0.9))
+    assert judge([cold], plan=PLAN, limits=Limits(accepts_ttft=True), interrupted=False)[0] is Verdict.INCONCLUSIVE
+
+
+def test_witnesses_that_disagree_are_no_proof() -> None:
+    found, reason = verdict(changed(second=SecondWitness(usage_tokens=384, counter_tokens=0)))
+    assert found is Verdict.INCONCLUSIVE
+    assert "384" in reason
+
+
+def test_what_was_measured_and_fell_short_outweighs_what_was_not_measured() -> None:
+    dead = changed(fault=Fault(where="x", exit_code=5, message="the engine died"))
+    assert verdict(dead, changed(hit_rate_after=0.5))[0] is Verdict.FAIL
+
+
+def test_a_replica_that_could_not_be_asked_is_named_and_no_pass() -> None:
+    found, reason = judge([WARM, WARM], plan=PLAN, limits=Limits(), interrupted=False, unready=["http://dead:8000"])
+    assert found is Verdict.INCONCLUSIVE
+    assert reason == "could not be asked: http://dead:8000; the other 2 are warm"
+
+
+def test_errors_beyond_the_budget_fail() -> None:
+    within = Limits(max_error_rate=0.3)
+    assert judge([changed(errors=1)], plan=PLAN, limits=within, interrupted=False)[0] is Verdict.PASS
+    found, reason = judge([changed(errors=4)], plan=PLAN, limits=within, interrupted=False)
+    assert found is Verdict.FAIL
+    assert "4 of 8 requests" in reason
+
+
+def test_a_rank_is_named_with_its_url() -> None:
+    assert "http://one:8000 (rank 3)" in verdict(changed(rank=3, foreign_tokens=16))[1]

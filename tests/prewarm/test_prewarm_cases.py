@@ -1,0 +1,398 @@
+"""Public reports about prewarming, each as a promise of ours. docs/cases.md has the links."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+
+from kvrelease.artifacts import Verdict
+from kvrelease.config import Production
+from kvrelease.engines.base import EngineKind
+from kvrelease.prewarm.result import PrewarmReport, ReplicaResult
+from kvrelease.workload.prompt_set import Prompt, PromptKind, PromptSet
+from tests.engines.scripted import Break, Generation, ScriptedEngine
+from tests.verify.deployments import deployment, prompts, serve_users, warmed
+
+
+def only(report: PrewarmReport) -> ReplicaResult:
+    (found,) = report.replicas
+    return found
+
+
+def of_words(*texts: str) -> PromptSet:
+    made = [
+        Prompt(id=f"p{number}", weight=1.0, kind=PromptKind.COMPLETIONS, body={"prompt": text})
+        for number, text in enumerate(texts)
+    ]
+    return PromptSet(name="words", prompts=tuple(made), source="words.yaml")
+
+
+def words(count: int, *, of: str = "w") -> str:
+    return " ".join(f"{of}{number}" for number in range(count))
+
+
+# --- c8, c9, c11, c12: what can be cached ---------------------------------------------------------------------------
+
+
+def test_c8_prompts_below_the_effective_block_cannot_be_cached_which_is_not_failed() -> None:
+    with ScriptedEngine(release="new", block_tokens=8320, context_tokens=4096) as engine:
+        report = warmed(engine)
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert "can be cached" in report.reason
+        assert "fail" not in report.reason
+        assert engine.generations() == []
+
+
+def test_c9_the_shared_prefix_is_warmed_though_a_unique_suffix_follows_it() -> None:
+    shared = words(40)
+    with ScriptedEngine(release="new") as engine:
+        report = warmed(engine, deployed=deployment(prompt_set=of_words(f"{shared} alpha", f"{shared} beta")))
+        assert report.verdict is Verdict.PASS, report.reason
+        assert report.plan.cacheable_tokens == 2 * 32
+        assert only(report).hit_rate_after == 1.0
+
+
+def test_c11_a_full_hit_is_all_blocks_before_the_last_token_and_100_percent_of_the_prompt_is_not_asked_for() -> None:
+    with ScriptedEngine(release="new") as engine:
+        report = warmed(engine, deployed=deployment(prompt_set=of_words(words(63))), min_hit_rate=1.0)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert (report.plan.prompt_tokens, report.plan.cacheable_tokens) == (64, 48)
+
+
+class ForgetsTheWindow(ScriptedEngine):
+    """A sliding window without `--swa-full`: the whole prompt is processed again, whatever the slot held."""
+
+    def generate(self, prompt: Any, body: Any, **more: Any) -> Generation:
+        self.flush()
+        return super().generate(prompt, body, **more)
+
+
+def test_c12_a_cache_that_a_sliding_window_empties_is_reported_with_what_to_look_at() -> None:
+    with ForgetsTheWindow(EngineKind.LLAMACPP, release="new") as engine:
+        report = warmed(engine)
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert "did not hit the second time" in report.reason
+
+
+# --- c10, c28: no hit on an identical repeat -------------------------------------------------------------------------
+
+
+class MissesFirst(ScriptedEngine):
+    """Draft heads: the first repeat of a prompt misses, later ones hit."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.seen: dict[tuple[int, ...], int] = {}
+
+    def generate(self, prompt: Any, body: Any, **more: Any) -> Generation:
+        times = self.seen[tuple(prompt)] = self.seen.get(tuple(prompt), 0) + 1
+        if times == 3 and len(prompt) > 100:  # sent, touched, and asked again for the first time
+            self.flush()
+        return super().generate(prompt, body, **more)
+
+
+@pytest.mark.parametrize(("passes", "verdict"), [(1, Verdict.FAIL), (2, Verdict.PASS)])
+def test_c10_with_two_passes_the_last_one_counts(passes: int, verdict: Verdict) -> None:
+    with MissesFirst(release="new") as engine:
+        report = warmed(engine, deployed=deployment(prompt_set=of_words(words(200))), passes=passes)
+        assert report.verdict is verdict, report.reason
+
+
+class NeverHits(ScriptedEngine):
+    """An engine rule of that build turned prefix caching off, without a word."""
+
+    def generate(self, prompt: Any, body: Any, **more: Any) -> Generation:
+        self.flush()
+        return super().generate(prompt, body, **more)
+
+
+def test_c28_no_hit_on_an_identical_repeat_is_no_pass_and_lists_the_likely_causes() -> None:
+    with NeverHits(release="new") as engine:
+        report = warmed(engine)
+        assert report.verdict is Verdict.INCONCLUSIVE
+        for cause in ("is prefix caching on", "quantised KV", "block larger", "router", "salt", "--passes 2"):
+            assert cause in report.reason
+
+
+# --- c13: slots ------------------------------------------------------------------------------------------------------
+
+
+def test_c13_more_prompts_than_slots_are_warned_of_and_the_most_valuable_stays() -> None:
+    unlike = of_words(words(30, of="a"), words(30, of="b"), words(30, of="c"))
+    heavy = msgspec.structs.replace(unlike.prompts[0], weight=9.0)
+    deployed = deployment(prompt_set=msgspec.structs.replace(unlike, prompts=(heavy, *unlike.prompts[1:])))
+    with ScriptedEngine(EngineKind.LLAMACPP, release="new", slots=2) as engine:
+        report = warmed(engine, deployed=deployed)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert any("2 slots" in note for note in report.notes)
+        assert report.plan.order[-1] == "p0"
+        assert [seen.body["prompt"][:2] for seen in engine.generations()[-2:]] == ["a0", "b0"]
+
+
+def test_c13_every_slot_ends_warm_where_prompts_are_unlike_each_other() -> None:
+    unlike = of_words(*(words(30, of=letter) for letter in "abc"))
+    with ScriptedEngine(EngineKind.LLAMACPP, release="new", slots=3) as engine:
+        report = warmed(engine, deployed=deployment(prompt_set=unlike))
+        assert report.verdict is Verdict.PASS, report.reason
+        assert (only(report).hit_rate_after, only(report).evicted) == (1.0, 0)
+        assert len(report.plan.proof_first) == 3
+
+
+# --- c14, c23: cold numbers are cold --------------------------------------------------------------------------------
+
+
+def test_c14_nothing_is_generated_before_the_first_request_of_the_plan() -> None:
+    with ScriptedEngine(release="new") as engine:
+        report = warmed(engine)
+        first = engine.generations()[0].body["messages"]
+        sent = {prompt.id: prompt.body["messages"] for prompt in prompts()}
+        assert first == sent[report.plan.order[0]]
+        assert engine.cached_of[0] == 0
+
+
+def test_c23_times_of_requests_that_hit_are_not_called_cold() -> None:
+    with ScriptedEngine(release="new") as engine:
+        serve_users(engine, salt="warm-already")
+        report = warmed(engine, deployed=deployment(salt="warm-already"))
+        assert report.verdict is Verdict.FAIL
+        assert only(report).ttft_cold_ms.p50 is None
+
+
+# --- c15: what is sent is what production sends ----------------------------------------------------------------------
+
+
+def test_c15_body_route_tools_and_template_arguments_are_those_of_production() -> None:
+    tools = [{"type": "function", "function": {"name": "refund", "parameters": {"type": "object"}}}]
+    body = {
+        "messages": [{"role": "system", "content": words(40)}, {"role": "user", "content": "May I?"}],
+        "tools": tools,
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+    one = Prompt(id="p", weight=1.0, kind=PromptKind.CHAT, body=body)
+    deployed = msgspec.structs.replace(
+        deployment(prompt_set=PromptSet(name="s", prompts=(one,), source="s.yaml")),
+        production=Production(body={"user": "shop"}),
+    )
+    with ScriptedEngine(release="new") as engine:
+        assert warmed(engine, deployed=deployed).verdict is Verdict.PASS
+        sent = [seen for seen in engine.generations() if seen.body["messages"] == body["messages"]]
+        assert len(sent) == 3  # the plan, the touch pass, the proof
+        for seen in sent:
+            assert seen.path == "/v1/chat/completions"
+            assert {name: seen.body[name] for name in ("tools", "chat_template_kwargs", "user")} == {
+                "tools": tools,
+                "chat_template_kwargs": {"enable_thinking": False},
+                "user": "shop",
+            }
+
+
+# --- c18, c20, c21, e14: answers that are none -----------------------------------------------------------------------
+
+
+class Thinks(ScriptedEngine):
+    """One token is spent on reasoning: no content, finish reason `length`."""
+
+    def generate(self, prompt: Any, body: Any, **more: Any) -> Generation:
+        made = super().generate(prompt, body, **more)
+        made.words = [""] * len(made.words)
+        return made
+
+
+def test_c18_an_answer_without_content_warms_as_well() -> None:
+    with Thinks(release="new") as engine:
+        report = warmed(engine)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert only(report).errors == 0
+
+
+def test_c20_a_prompt_that_the_server_refuses_as_too_long_is_named_not_retried_and_ends_nothing() -> None:
+    fits, long = words(60, of="a"), words(150, of="b")
+    with ScriptedEngine(EngineKind.OPENAI, release="new", context_tokens=100) as engine:
+        report = warmed(engine, deployed=deployment(prompt_set=of_words(fits, long)))
+        found = only(report)
+        assert found.skipped == ("p1",)
+        assert found.retries == 0
+        assert sum(seen.body["prompt"] == long for seen in engine.generations()) == 1
+        assert found.sent == 1
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert "too long" in report.reason
+
+
+def test_c21_a_server_that_is_busy_during_the_warm_up_is_asked_again_with_fewer_in_flight() -> None:
+    with ScriptedEngine(release="new") as engine:
+        engine.break_with(Break.BUSY, times=3)
+        report = warmed(engine)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert only(report).retries == 3
+        assert only(report).throttled >= 1
+
+
+def test_e14_a_failed_request_within_the_budget_of_errors_turns_nothing_red() -> None:
+    with ScriptedEngine(release="new") as engine:
+        engine.break_with(Break.CRASHING, times=1)
+        report = warmed(engine, max_retries=0, max_error_rate=0.1)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert only(report).errors == 1
+
+
+def test_e14_without_a_budget_it_ends_the_replica_and_is_told() -> None:
+    with ScriptedEngine(release="new") as engine:
+        engine.break_with(Break.CRASHING, times=1)
+        report = warmed(engine, max_retries=0)
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert report.faults[0].exit_code == 5
+
+
+# --- c22: concurrency ------------------------------------------------------------------------------------------------
+
+
+class Counting(ScriptedEngine):
+    """Knows how many generations ran at once, and which prefixes."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.guard = threading.Lock()
+        self.running: list[tuple[int, ...]] = []
+        self.most = 0
+        self.computed_twice = 0
+
+    def generate(self, prompt: Any, body: Any, **more: Any) -> Generation:
+        mine = tuple(prompt)
+        with self.guard:
+            cached = len(self.cache.read(mine, salt=None, bypasses=False).provenance)
+            block = mine[: cached + self.block_tokens]
+            self.computed_twice += any(other[: len(block)] == block for other in self.running)
+            self.running.append(mine)
+            self.most = max(self.most, len(self.running))
+        try:
+            return super().generate(prompt, body, **more)
+        finally:
+            with self.guard:
+                self.running.remove(mine)
+
+
+def test_c22_the_cap_holds_from_the_first_request_and_no_prefix_is_computed_by_two_at_once() -> None:
+    with Counting(release="new") as engine:
+        report = warmed(engine, deployed=deployment(prompt_set=prompts(per_desk=8)), concurrency=5)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert engine.most <= 5
+        assert only(report).most_in_flight <= 5
+        assert engine.computed_twice == 0
+        assert only(report).over_lower_bound == 1.0
+
+
+# --- c26: salts ------------------------------------------------------------------------------------------------------
+
+
+def tenants() -> PromptSet:
+    """The same prompts for two tenants and for nobody in particular."""
+    common = prompts(per_desk=2, desks=("returns",)).prompts
+    return PromptSet(
+        name="tenants",
+        prompts=tuple(
+            msgspec.structs.replace(prompt, id=f"{prompt.id}-{salt}", salt=salt)
+            for salt in (None, "tenant-a", "tenant-b")
+            for prompt in common
+        ),
+        source="tenants.yaml",
+    )
+
+
+def test_c26_each_tenants_key_space_is_warmed_costed_and_proved_within_the_releases_own() -> None:
+    deployed = deployment(salt="release", prompt_set=tenants())
+    with ScriptedEngine(release="new") as engine:
+        report = warmed(engine, deployed=deployed)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert only(report).hit_rate_after == 1.0
+        salts = {seen.body["cache_salt"] for seen in engine.generations()}
+        assert len(salts) == 3
+        assert deployed.namespace in salts
+        assert all(salt.startswith(deployed.namespace) for salt in salts)
+        first, *others = report.plan.key_spaces
+        assert [space.requests for space in (first, *others)] == [2, 2, 2]
+        assert {space.lower_bound_tokens for space in others} == {first.lower_bound_tokens}
+        assert only(report).computed_tokens == report.plan.lower_bound_tokens
+        assert b"tenant-" not in msgspec.json.encode(report.plan.key_spaces)
+
+
+# --- c29, b10: what is told ------------------------------------------------------------------------------------------
+
+
+def test_c29_the_cold_cost_and_the_hit_rate_before_and_after_are_told() -> None:
+    with ScriptedEngine(release="new") as engine:
+        report = warmed(engine)
+        found = only(report)
+        assert report.plan.lower_bound_tokens == found.computed_tokens
+        assert report.plan.expected_hit_rate is not None
+        assert (found.hit_rate_before, found.hit_rate_after) == (0.0, 1.0)
+
+
+class StampsAtLookUp(ScriptedEngine):
+    """From some moment on, usage reports blocks as cached that were not read."""
+
+    is_lying = False
+
+    def generate(self, prompt: Any, body: Any, **more: Any) -> Generation:
+        if self.is_lying:
+            self.flush()
+        made = super().generate(prompt, body, **more)
+        if self.is_lying:
+            made.cached = (made.prompt_tokens - 1) // self.block_tokens * self.block_tokens
+        return made
+
+
+def test_b10_hits_that_the_counters_did_not_see_are_no_proof() -> None:
+    with StampsAtLookUp(release="new") as engine:
+
+        def lie(event: Any) -> None:
+            engine.is_lying = event.done >= 26  # the plan, the control and the touch pass are through
+
+        report = warmed(engine, progress=lie)
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert "two witnesses disagree" in report.reason
+
+
+def test_both_witnesses_are_told_where_they_agree() -> None:
+    with ScriptedEngine(release="new") as engine:
+        second = only(warmed(engine)).second
+        assert second is not None
+        assert second.usage_tokens == second.counter_tokens
+        assert second.usage_tokens
+
+
+# --- times as the last witness ---------------------------------------------------------------------------------------
+
+
+def test_c1_where_nobody_tells_hits_the_run_asks_for_times_and_never_passes_by_itself() -> None:
+    with ScriptedEngine(release="new", reports_cached_tokens=False, has_metrics=False) as engine:
+        report = warmed(engine, deployed=deployment(prompt_set=prompts(per_desk=1)))
+        found = only(report)
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert found.times is not None
+        assert found.times.pairs == 3
+        assert "time to the first token" in report.reason
+        assert found.hit_rate_after is None
+        # The uncached twin of each is asked in a key space of its own, where it evicts nothing that users hit.
+        assert len({seen.body.get("cache_salt") for seen in engine.generations()}) == 1 + 3
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_first_token_that_takes_too_long_fails_though_all_is_warm() -> None:
+    with ScriptedEngine(release="new") as engine:
+        report = warmed(engine, max_ttft_ms=0.001)
+        assert report.verdict is Verdict.FAIL
+        assert "p95" in report.reason
+
+
+def test_a_budget_of_tokens_ends_the_plan_before_it_is_exceeded() -> None:
+    with ScriptedEngine(release="new") as engine:
+        report = warmed(engine, budget_tokens=300)
+        found = only(report)
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert "the token budget ended after" in report.reason
+        assert 0 < (found.computed_tokens or 0) <= 300

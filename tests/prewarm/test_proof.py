@@ -1,0 +1,89 @@
+"""Sums, witnesses and times, from pure values."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvrelease.engines.base import Counters
+from kvrelease.prewarm.proof import Tally, foreign_of, is_likely_warm, percentiles, second_witness, time_witness
+from kvrelease.prewarm.result import Percentiles, TimeWitness
+from tests.builders import leg
+
+
+def tally(*cached: int | None) -> Tally:
+    """Requests of 200 tokens with so many cached."""
+    made = Tally()
+    for tokens in cached:
+        made.add(leg(cached_tokens=tokens, foreign_tokens=None if tokens is None else 0, prompt_tokens=200))
+    return made
+
+
+def counters(queried: float, cached: float, external: float | None = None) -> Counters:
+    return Counters(queried_tokens=queried, cached_tokens=cached, external_cached_tokens=external)
+
+
+def test_what_one_request_does_not_tell_is_not_known_of_the_sum() -> None:
+    told, silent = tally(0, 192), tally(0, None)
+    assert (told.prompt_tokens, told.cached_tokens, told.computed_tokens) == (400, 192, 208)
+    assert (silent.prompt_tokens, silent.cached_tokens, silent.computed_tokens) == (400, None, None)
+    nothing = tally()
+    assert (nothing.prompt_tokens, nothing.cached_tokens, nothing.foreign_tokens) == (None, None, None)
+
+
+def test_foreign_hits_of_any_pass_count_and_a_pass_that_asked_nothing_is_silent() -> None:
+    dirty = Tally()
+    dirty.add(leg(foreign_tokens=80))
+    assert dirty.is_dirty
+    assert foreign_of([tally(0), dirty, tally(None)]) == 80
+    assert foreign_of([tally(0), tally(None)]) is None
+    assert foreign_of([tally(0), tally()]) == 0
+    assert foreign_of([tally()]) is None
+
+
+def test_two_witnesses_of_the_same_requests() -> None:
+    asked = tally(192, 192)
+    found = second_witness(asked, before=counters(1000, 10), after=counters(1400, 394))
+    assert (found.usage_tokens, found.counter_tokens, found.disagree, found.is_shared) == (384, 384, False, False)
+
+
+def test_a_hit_that_only_usage_tells_is_a_disagreement() -> None:
+    found = second_witness(tally(192, 192), before=counters(1000, 10), after=counters(1400, 10))
+    assert (found.counter_tokens, found.disagree) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_shared"),
+    [
+        (None, counters(1400, 394), False),
+        (counters(1000, 10), None, False),
+        (counters(1000, 10), counters(1900, 394), True),  # others asked too
+        (counters(1000, 10), counters(400, 384), False),  # restarted: the counters began anew
+        (counters(1000, 500), counters(1400, 100), False),  # went down
+        (counters(1000, 10), counters(1400, 900), False),  # more hits than tokens asked for
+    ],
+)
+def test_a_counter_that_is_missing_shared_or_impossible_is_unknown(
+    before: Counters | None, after: Counters | None, is_shared: bool
+) -> None:
+    found = second_witness(tally(192, 192), before=before, after=after)
+    assert (found.counter_tokens, found.disagree, found.is_shared) == (None, False, is_shared)
+
+
+def test_hits_of_a_store_outside_the_process_are_hits() -> None:
+    found = second_witness(tally(192, 192), before=counters(1000, 10, 5), after=counters(1400, 10, 389))
+    assert (found.counter_tokens, found.disagree) == (384, False)
+
+
+def test_times_are_compared_pair_by_pair() -> None:
+    assert time_witness([1.0, 2.0, 4.0], [0.1, 1.0, 1.0]) == TimeWitness(pairs=3, ratio=0.25)
+    assert time_witness([], []) == TimeWitness(pairs=0, ratio=None)
+    assert is_likely_warm(TimeWitness(pairs=3, ratio=0.25))
+    assert not is_likely_warm(TimeWitness(pairs=2, ratio=0.1))
+    assert not is_likely_warm(TimeWitness(pairs=9, ratio=0.8))
+    assert not is_likely_warm(None)
+
+
+def test_percentiles_are_nearest_rank_in_milliseconds() -> None:
+    assert percentiles([]) == Percentiles(p50=None, p95=None)
+    assert percentiles([0.25]) == Percentiles(p50=250.0, p95=250.0)
+    assert percentiles([n / 1000 for n in range(1, 21)]) == Percentiles(p50=10.0, p95=19.0)
