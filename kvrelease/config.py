@@ -83,6 +83,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     seed: int | None = None
     min_hit_rate: float | None = None
     budget: float | None = None
+    budget_tokens: int | None = None
+    max_ttft_ms: float | None = None
+    max_error_rate: float | None = None
+    passes: int | None = None
+    rate: float | None = None
+    journal: str | None = None
+    no_journal: bool | None = None
     max_tokens: int | None = None
     fail_on: str | None = None
     drift: bool | None = None

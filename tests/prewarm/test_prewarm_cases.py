@@ -38,6 +38,7 @@ def words(count: int, *, of: str = "w") -> str:
 
 
 def test_c8_prompts_below_the_effective_block_cannot_be_cached_which_is_not_failed() -> None:
+    """https://github.com/vllm-project/vllm/pull/48402"""
     with ScriptedEngine(release="new", block_tokens=8320, context_tokens=4096) as engine:
         report = warmed(engine)
         assert report.verdict is Verdict.INCONCLUSIVE
@@ -47,6 +48,7 @@ def test_c8_prompts_below_the_effective_block_cannot_be_cached_which_is_not_fail
 
 
 def test_c9_the_shared_prefix_is_warmed_though_a_unique_suffix_follows_it() -> None:
+    """https://github.com/vllm-project/vllm/issues/45238"""
     shared = words(40)
     with ScriptedEngine(release="new") as engine:
         report = warmed(engine, deployed=deployment(prompt_set=of_words(f"{shared} alpha", f"{shared} beta")))
@@ -56,6 +58,9 @@ def test_c9_the_shared_prefix_is_warmed_though_a_unique_suffix_follows_it() -> N
 
 
 def test_c11_a_full_hit_is_all_blocks_before_the_last_token_and_100_percent_of_the_prompt_is_not_asked_for() -> None:
+    """https://github.com/vllm-project/vllm/pull/11186
+    https://github.com/vllm-project/vllm/pull/9972
+    """
     with ScriptedEngine(release="new") as engine:
         report = warmed(engine, deployed=deployment(prompt_set=of_words(words(63))), min_hit_rate=1.0)
         assert report.verdict is Verdict.PASS, report.reason
@@ -71,6 +76,9 @@ class ForgetsTheWindow(ScriptedEngine):
 
 
 def test_c12_a_cache_that_a_sliding_window_empties_is_reported_with_what_to_look_at() -> None:
+    """https://github.com/ggml-org/llama.cpp/issues/14157
+    https://github.com/ggml-org/llama.cpp/pull/13194
+    """
     with ForgetsTheWindow(EngineKind.LLAMACPP, release="new") as engine:
         report = warmed(engine)
         assert report.verdict is Verdict.INCONCLUSIVE
@@ -96,6 +104,7 @@ class MissesFirst(ScriptedEngine):
 
 @pytest.mark.parametrize(("passes", "verdict"), [(1, Verdict.FAIL), (2, Verdict.PASS)])
 def test_c10_with_two_passes_the_last_one_counts(passes: int, verdict: Verdict) -> None:
+    """https://github.com/vllm-project/vllm/issues/53504"""
     with MissesFirst(release="new") as engine:
         report = warmed(engine, deployed=deployment(prompt_set=of_words(words(200))), passes=passes)
         assert report.verdict is verdict, report.reason
@@ -110,6 +119,7 @@ class NeverHits(ScriptedEngine):
 
 
 def test_c28_no_hit_on_an_identical_repeat_is_no_pass_and_lists_the_likely_causes() -> None:
+    """https://github.com/rwlove/home-ops/pull/13384"""
     with NeverHits(release="new") as engine:
         report = warmed(engine)
         assert report.verdict is Verdict.INCONCLUSIVE
@@ -121,6 +131,10 @@ def test_c28_no_hit_on_an_identical_repeat_is_no_pass_and_lists_the_likely_cause
 
 
 def test_c13_more_prompts_than_slots_are_warned_of_and_the_most_valuable_stays() -> None:
+    """https://github.com/ggml-org/llama.cpp/issues/10993
+    https://github.com/ggml-org/llama.cpp/pull/22083
+    https://github.com/ggml-org/llama.cpp/issues/28139
+    """
     unlike = of_words(words(30, of="a"), words(30, of="b"), words(30, of="c"))
     heavy = msgspec.structs.replace(unlike.prompts[0], weight=9.0)
     deployed = deployment(prompt_set=msgspec.structs.replace(unlike, prompts=(heavy, *unlike.prompts[1:])))
@@ -145,6 +159,7 @@ def test_c13_every_slot_ends_warm_where_prompts_are_unlike_each_other() -> None:
 
 
 def test_c14_nothing_is_generated_before_the_first_request_of_the_plan() -> None:
+    """https://github.com/waybarrios/vllm-mlx/pull/373"""
     with ScriptedEngine(release="new") as engine:
         report = warmed(engine)
         first = engine.generations()[0].body["messages"]
@@ -154,6 +169,10 @@ def test_c14_nothing_is_generated_before_the_first_request_of_the_plan() -> None
 
 
 def test_c23_times_of_requests_that_hit_are_not_called_cold() -> None:
+    """https://github.com/vllm-project/vllm/issues/54227
+    https://github.com/vllm-project/vllm/pull/53920
+    https://github.com/vllm-project/guidellm/pull/217
+    """
     with ScriptedEngine(release="new") as engine:
         serve_users(engine, salt="warm-already")
         report = warmed(engine, deployed=deployment(salt="warm-already"))
@@ -165,6 +184,7 @@ def test_c23_times_of_requests_that_hit_are_not_called_cold() -> None:
 
 
 def test_c15_body_route_tools_and_template_arguments_are_those_of_production() -> None:
+    """https://github.com/Blaizzy/mlx-vlm/issues/1077"""
     tools = [{"type": "function", "function": {"name": "refund", "parameters": {"type": "object"}}}]
     body = {
         "messages": [{"role": "system", "content": words(40)}, {"role": "user", "content": "May I?"}],
@@ -202,6 +222,9 @@ class Thinks(ScriptedEngine):
 
 
 def test_c18_an_answer_without_content_warms_as_well() -> None:
+    """https://github.com/BerriAI/litellm/issues/26987
+    https://github.com/NousResearch/hermes-agent/issues/46131
+    """
     with Thinks(release="new") as engine:
         report = warmed(engine)
         assert report.verdict is Verdict.PASS, report.reason
@@ -209,6 +232,9 @@ def test_c18_an_answer_without_content_warms_as_well() -> None:
 
 
 def test_c20_a_prompt_that_the_server_refuses_as_too_long_is_named_not_retried_and_ends_nothing() -> None:
+    """https://github.com/kubernetes-sigs/inference-perf/issues/617
+    https://github.com/vllm-project/vllm/issues/20409
+    """
     fits, long = words(60, of="a"), words(150, of="b")
     with ScriptedEngine(EngineKind.OPENAI, release="new", context_tokens=100) as engine:
         report = warmed(engine, deployed=deployment(prompt_set=of_words(fits, long)))
@@ -222,6 +248,10 @@ def test_c20_a_prompt_that_the_server_refuses_as_too_long_is_named_not_retried_a
 
 
 def test_c21_a_server_that_is_busy_during_the_warm_up_is_asked_again_with_fewer_in_flight() -> None:
+    """https://github.com/huggingface/speech-to-speech/pull/353
+    https://github.com/fw-ai/benchmark/pull/133
+    https://github.com/kaito-project/kaito/pull/2205
+    """
     with ScriptedEngine(release="new") as engine:
         engine.break_with(Break.BUSY, times=3)
         report = warmed(engine)
@@ -231,6 +261,7 @@ def test_c21_a_server_that_is_busy_during_the_warm_up_is_asked_again_with_fewer_
 
 
 def test_e14_a_failed_request_within_the_budget_of_errors_turns_nothing_red() -> None:
+    """https://github.com/fw-ai/benchmark/pull/112"""
     with ScriptedEngine(release="new") as engine:
         engine.break_with(Break.CRASHING, times=1)
         report = warmed(engine, max_retries=0, max_error_rate=0.1)
@@ -275,6 +306,9 @@ class Counting(ScriptedEngine):
 
 
 def test_c22_the_cap_holds_from_the_first_request_and_no_prefix_is_computed_by_two_at_once() -> None:
+    """https://github.com/sgl-project/sglang/pull/39398
+    https://github.com/vllm-project/vllm/pull/2494
+    """
     with Counting(release="new") as engine:
         report = warmed(engine, deployed=deployment(prompt_set=prompts(per_desk=8)), concurrency=5)
         assert report.verdict is Verdict.PASS, report.reason
@@ -302,6 +336,7 @@ def tenants() -> PromptSet:
 
 
 def test_c26_each_tenants_key_space_is_warmed_costed_and_proved_within_the_releases_own() -> None:
+    """https://github.com/kubernetes-sigs/gateway-api-inference-extension/issues/1631"""
     deployed = deployment(salt="release", prompt_set=tenants())
     with ScriptedEngine(release="new") as engine:
         report = warmed(engine, deployed=deployed)
@@ -322,6 +357,7 @@ def test_c26_each_tenants_key_space_is_warmed_costed_and_proved_within_the_relea
 
 
 def test_c29_the_cold_cost_and_the_hit_rate_before_and_after_are_told() -> None:
+    """https://tianpan.co/blog/2026-05-24-the-model-migration-that-broke-your-prompt-cache"""
     with ScriptedEngine(release="new") as engine:
         report = warmed(engine)
         found = only(report)
@@ -345,6 +381,7 @@ class StampsAtLookUp(ScriptedEngine):
 
 
 def test_b10_hits_that_the_counters_did_not_see_are_no_proof() -> None:
+    """https://github.com/Avarok-Cybersecurity/atlas/issues/919"""
     with StampsAtLookUp(release="new") as engine:
 
         def lie(event: Any) -> None:
@@ -367,6 +404,9 @@ def test_both_witnesses_are_told_where_they_agree() -> None:
 
 
 def test_c1_where_nobody_tells_hits_the_run_asks_for_times_and_never_passes_by_itself() -> None:
+    """https://github.com/vllm-project/vllm/issues/44961
+    https://github.com/vllm-project/vllm/issues/16162
+    """
     with ScriptedEngine(release="new", reports_cached_tokens=False, has_metrics=False) as engine:
         report = warmed(engine, deployed=deployment(prompt_set=prompts(per_desk=1)))
         found = only(report)

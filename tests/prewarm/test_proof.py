@@ -65,6 +65,10 @@ def test_a_hit_that_only_usage_tells_is_a_disagreement() -> None:
 def test_a_counter_that_is_missing_shared_or_impossible_is_unknown(
     before: Counters | None, after: Counters | None, is_shared: bool
 ) -> None:
+    """https://github.com/vllm-project/vllm/pull/30522
+    https://github.com/LMCache/LMCache/issues/2912
+    https://github.com/LMCache/LMCache/issues/2574
+    """
     found = second_witness(tally(192, 192), before=before, after=after)
     assert (found.counter_tokens, found.disagree, found.is_shared) == (None, False, is_shared)
 
