@@ -73,6 +73,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reference: str | None = None
     concurrency: int | None = None
     timeout: float | None = None
+    wait: float | None = None
     api_key_env: str | None = None
     header: str | list[str] | None = None
     ledger: str | None = None

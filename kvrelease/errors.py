@@ -4,6 +4,7 @@
     ├── UsageError            2   the command line or the configuration is wrong
     │   ├── MissingExtra          an optional library is not installed
     │   └── WrongModel            the engine does not serve the model that was asked for
+    │       └── NoModel           it lists none at all: none is loaded, or not yet
     ├── InputError            4   a file or a release is missing, damaged or unsupported
     │   ├── NotFound              a path or a name leads nowhere
     │   ├── DamagedFile           the bytes are not what the format promises
@@ -97,6 +98,10 @@ class WrongModel(UsageError):
     """The engine does not serve the model that was asked for."""
 
 
+class NoModel(WrongModel):
+    """The engine lists no model: none is loaded, or not yet."""
+
+
 class InputError(KvreleaseError):
     """A file or a release is missing, damaged or unsupported."""
 
@@ -168,11 +173,23 @@ class Refused(ServiceError):
 
     Attributes:
         status: the HTTP status, or None where the service has none.
+        was_throttled: the service asked for fewer requests.
+        retry_after_s: the longest wait that it asked for, seconds; None when it asked for none.
     """
 
-    def __init__(self, message: str, *, status: int | None, hint: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None,
+        hint: str | None = None,
+        was_throttled: bool = False,
+        retry_after_s: float | None = None,
+    ) -> None:
         super().__init__(message, hint=hint)
         self.status = status
+        self.was_throttled = was_throttled
+        self.retry_after_s = retry_after_s
 
 
 class UnexpectedReply(ServiceError):

@@ -111,6 +111,18 @@ TimeoutOption = Annotated[
         rich_help_panel=_ENGINE,
     ),
 ]
+WaitOption = Annotated[
+    float | None,
+    typer.Option(
+        "--wait",
+        envvar="KVRELEASE_WAIT",
+        metavar="SECONDS",
+        min=0.1,
+        callback=finite,
+        help="Wait so long for each replica to list the model and to generate one token, as in a pod's start-up.",
+        rich_help_panel=_ENGINE,
+    ),
+]
 ConcurrencyOption = Annotated[
     int,
     typer.Option(

@@ -11,13 +11,13 @@ from kvrelease.cli.console import say_warning
 from kvrelease.config import Config, load_config, split_header, working_directory
 from kvrelease.engines.base import EngineKind
 from kvrelease.errors import UsageError
+from kvrelease.progress import Progress, silent
 
 if TYPE_CHECKING:
     from kvrelease.binding.deployment import Deployment
     from kvrelease.fleet.access import Access
     from kvrelease.fleet.opening import Fleet
     from kvrelease.ledger.store import Ledger
-    from kvrelease.progress import Progress
     from kvrelease.release.fingerprint import Fingerprint
     from kvrelease.release.memo import Memo
     from kvrelease.release.pair import Pair
@@ -37,6 +37,7 @@ def access_of(
     replicas: Path | None = None,
     concurrency: int | None = None,
     data_parallel: str = "off",
+    wait_s: float | None = None,
 ) -> Access:
     """How engines are reached, by options and configuration; checked before a release is hashed for minutes.
 
@@ -59,6 +60,7 @@ def access_of(
         headers=parse_headers(headers or ()),
         concurrency=concurrency,
         ranks=parse_ranks(data_parallel),
+        wait_s=wait_s,
         warn=say_warning,
     )
 
@@ -172,11 +174,11 @@ def adapter_sources(texts: Sequence[str]) -> dict[str, Source]:
     return found
 
 
-def fleet_of(access: Access, *, release: str | None) -> AbstractAsyncContextManager[Fleet]:
+def fleet_of(access: Access, *, release: str | None, progress: Progress = silent) -> AbstractAsyncContextManager[Fleet]:
     """The replicas, open; closed on the way out."""
     from kvrelease.fleet.opening import open_fleet  # noqa: PLC0415 - late: httpx
 
-    return open_fleet(access, release=release, warn=say_warning)
+    return open_fleet(access, release=release, warn=say_warning, progress=progress)
 
 
 def read_prompts(prompts: str | None) -> PromptSet:

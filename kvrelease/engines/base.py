@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from kvrelease.artifacts import JsonObject
+from kvrelease.engines.cacheability import expected_hit, why_not_cached
 
 
 class EngineKind(enum.StrEnum):
@@ -98,6 +99,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         system_fingerprint: the response's own label; a hint, never deciding.
         retries: how often it was sent again before it answered. An attempt that failed may have filled the cache, so
             above zero `cached_tokens` is no evidence of a foreign hit.
+        was_throttled: the server asked for fewer requests before it answered (429, or 503 with a time).
+        retry_after_s: the longest wait that it asked for meanwhile, seconds; None when it asked for none.
     """
 
     text: str
@@ -110,6 +113,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     system_fingerprint: str | None = None
     retries: int = 0
+    was_throttled: bool = False
+    retry_after_s: float | None = None
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,8 +128,12 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         cache_outlives_process: what an earlier process left in a store is found by this one, so that a process which
             nobody has asked yet may hit all the same.
         reference_heals: a request that bypasses the cache replaces what was cached (one slot), which hides a fault.
-        block_tokens: granularity of a hit in tokens; None when not known.
+        block_tokens: granularity of a hit in tokens, as it is in effect (hybrid models pad it); None when not known.
+        lost_tokens: of the end of every hit, computed again all the same (a speculative decoder that reads hidden
+            states); 0 as far as is known.
         cacheable_limit: prompts that can be resident at once (slots); None when only memory limits it.
+        why_nothing_is_cached: "cannot be cached: …", where the server says so of itself; None where it does not.
+        miss_causes: what, on this engine, lets an identical prompt miss; most likely first.
     """
 
     has_salt: bool = False
@@ -134,7 +143,24 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     cache_outlives_process: bool = False
     reference_heals: bool = False
     block_tokens: int | None = None
+    lost_tokens: int = 0
     cacheable_limit: int | None = None
+    why_nothing_is_cached: str | None = None
+    miss_causes: tuple[str, ...] = ()
+
+    def expected_hit(self, prompt_tokens: int) -> int | None:
+        """Most tokens of a prompt that a cache holding all of it can serve; None when the block is not known."""
+        if self.block_tokens is None:
+            return None
+        return expected_hit(prompt_tokens, block_tokens=self.block_tokens, lost_tokens=self.lost_tokens)
+
+    def why_not_cached(self, prompt_tokens: int) -> str | None:
+        """Why nothing of a prompt can be cached, "cannot be cached: …"; None where something can, or may."""
+        if self.why_nothing_is_cached is not None:
+            return self.why_nothing_is_cached
+        if self.block_tokens is None:
+            return None
+        return why_not_cached(prompt_tokens, block_tokens=self.block_tokens, lost_tokens=self.lost_tokens)
 
 
 class RankPin(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from kvrelease.engines.base import RankPin
 from kvrelease.engines.connections import CONNECT_S, Connections
 from kvrelease.engines.foreign import as_list, as_object, is_object
 from kvrelease.engines.replies import Event, Redactor, Reply, parse_json, parse_object, refusal
-from kvrelease.engines.retry import BACKOFF_S, MAX_RETRIES, may_pass, pause_s
+from kvrelease.engines.retry import BACKOFF_S, MAX_RETRIES, Attempts
 from kvrelease.engines.sse import EventReader
 from kvrelease.errors import InputError, ServiceError, ServiceTimeout, UnexpectedReply, Unreachable, UsageError
 
@@ -216,33 +216,30 @@ class Transport:
         content = None if body is None else _encoded(body, what=what)
         within_s = self._timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + within_s
-        retries = 0
+        attempts = Attempts(most=self._max_retries, backoff_s=self._backoff_s)
         while True:
-            reply: Reply | None = None
             try:
                 async with asyncio.timeout(deadline - time.monotonic()):
-                    reply = await self._attempt(what, method, path, content=content, streams=streams, retries=retries)
+                    reply = await self._attempt(what, method, path, content=content, streams=streams, attempts=attempts)
             except TimeoutError as error:
                 raise ServiceTimeout(
-                    f"{what}: no complete answer within {within_s:g} s ({retries} retries)",
+                    f"{what}: no complete answer within {within_s:g} s ({attempts.retries} retries)",
                     hint="raise --timeout, or look at the server's queue",
                 ) from error
             except (httpx.HTTPError, _Broken) as error:
-                fault, may_repeat = self._translated(error, what=what, retries=retries)
-                if not (may_repeat and is_repeatable) or retries >= self._max_retries:
-                    raise fault from error
-                pause = pause_s(retries, backoff_s=self._backoff_s, retry_after=None)
-                if time.monotonic() + pause >= deadline:
+                fault, may_repeat = self._translated(error, what=what, retries=attempts.retries)
+                pause = attempts.after_break() if may_repeat and is_repeatable else None
+                if pause is None or time.monotonic() + pause >= deadline:
                     raise fault from error
             else:
-                if not (retries_statuses and may_pass(reply.status, reply.data)) or retries >= self._max_retries:
-                    return reply
                 asked = reply.headers.get("retry-after")
-                pause = pause_s(retries, backoff_s=self._backoff_s, retry_after=asked)
-                if time.monotonic() + pause >= deadline:
-                    return reply
-            retries += 1
-            logger.debug("%s: retry %d in %.2f s", what, retries, pause)
+                pause = attempts.after_answer(reply.status, reply.data, retry_after=asked) if retries_statuses else None
+                if pause is None or time.monotonic() + pause >= deadline:
+                    return msgspec.structs.replace(
+                        reply, was_throttled=attempts.was_throttled, retry_after_s=attempts.retry_after_s
+                    )
+            attempts.retries += 1
+            logger.debug("%s: retry %d in %.2f s", what, attempts.retries, pause)
             await asyncio.sleep(pause)
 
     def _what(self, method: str, path: str) -> str:
@@ -250,7 +247,7 @@ class Transport:
         return f"{method} {self.url}{path.partition('?')[0]}"
 
     async def _attempt(
-        self, what: str, method: str, path: str, *, content: bytes | None, streams: bool, retries: int
+        self, what: str, method: str, path: str, *, content: bytes | None, streams: bool, attempts: Attempts
     ) -> Reply:
         headers = self._sent if content is None else {"content-type": "application/json"} | self._sent
         start = time.perf_counter()
@@ -258,16 +255,21 @@ class Transport:
             method, self.url + path, content=content, headers=headers, extensions=self._extensions
         ) as response:
             self._was_reached = True
-            raw, reader, events = bytearray(), EventReader(), list[Event]()
+            raw, size, reader, events = bytearray(), 0, EventReader(), list[Event]()
             is_stream = streams and response.is_success
             names = {name.lower(): value for name, value in response.headers.items()}
             async for chunk in response.aiter_bytes():
-                if len(raw) + len(chunk) > self._max_reply_bytes:
+                size += len(chunk)
+                if size > self._max_reply_bytes:
                     raise UnexpectedReply(f"{what}: the answer is larger than {self._max_reply_bytes} bytes")
-                raw += chunk
                 at_s = time.perf_counter() - start
                 if is_stream:
                     events += [_event(data, what=what, at_s=at_s) for data in reader.feed(chunk)]
+                # Of a stream that is understood, only its events are kept.
+                if events:
+                    raw.clear()
+                else:
+                    raw += chunk
             total_s = time.perf_counter() - start
             if is_stream:
                 events += _last_events(reader, what=what, at_s=total_s)
@@ -284,7 +286,7 @@ class Transport:
                 data=data,
                 events=tuple(events),
                 total_s=total_s,
-                retries=retries,
+                retries=attempts.retries,
             )
 
     def _translated(self, error: Exception, *, what: str, retries: int) -> tuple[ServiceError, bool]:

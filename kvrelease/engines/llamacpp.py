@@ -20,6 +20,13 @@ from kvrelease.errors import UnexpectedReply, UsageError
 
 # Settings of KV's bytes or layout that no route of the server tells (b11434).
 _UNREAD = ("dtype", "kv_cache_dtype", "flash_attention", "rope_overrides", "gpu_layers")
+# The server tells neither the window nor the flag (b11434); its log does: "forcing full prompt re-processing".
+_MISS_CAUSES = (
+    "a model with a sliding window keeps only what is inside it: start llama-server with --swa-full",
+    "a model with recurrent layers keeps no earlier state than its checkpoints",
+    "another prompt took the slot, or similarity chose another one: more slots (-np) or fewer prompts",
+    "llama-server runs with --no-cache-prompt",
+)
 _ROUTELESS = (404, 405, 501)
 
 
@@ -81,6 +88,7 @@ class LlamaCppClient:
                 reference_heals=True,
                 block_tokens=1,
                 cacheable_limit=slots,
+                miss_causes=_MISS_CAUSES,
             ),
             labels=labels_of(model) | _labels(props, model.details),
             runtime={name: value for name, value in settings.items() if value},

@@ -15,11 +15,15 @@ from kvrelease.engines.process import process_behind
 from kvrelease.engines.replies import Reply, message_in, parse_object, refusal, server_message
 from kvrelease.engines.retry import NOT_JSON_NUMBER
 from kvrelease.engines.wire import observation, request_body, without_logprobs
-from kvrelease.errors import PromptTooLong, Refused, ServiceError, UnexpectedReply, UsageError, WrongModel
+from kvrelease.errors import NoModel, PromptTooLong, Refused, ServiceError, UnexpectedReply, UsageError, WrongModel
 
 logger = logging.getLogger(__name__)
 
 MODELS = "/v1/models"
+_MISS_CAUSES = (
+    "prefix caching is off, or the prompt is shorter than what the server caches at least",
+    "a load balancer sent the two to different replicas",
+)
 _MAX_LISTED = 10  # names in one message
 _MAX_NAME = 200  # characters of each
 
@@ -125,7 +129,12 @@ class OpenAIRoutes:
             # and an observation without tokens says that the rest is missing.
             logger.warning("%s: the server cannot write its log-probabilities as JSON; asked without", reply.what)
             again = await self._sent(request, without_logprobs(body))
-            reply = msgspec.structs.replace(again, retries=again.retries + reply.retries + 1)
+            reply = msgspec.structs.replace(
+                again,
+                retries=again.retries + reply.retries + 1,
+                was_throttled=again.was_throttled or reply.was_throttled,
+                retry_after_s=again.retry_after_s if reply.retry_after_s is None else reply.retry_after_s,
+            )
         if not reply.is_ok:
             raise await self._refusal(reply, body)
         if not reply.events:
@@ -212,7 +221,7 @@ class OpenAIClient:
             model=await self._routes.model_name(),
             context_tokens=model.context_tokens,
             process=await process_behind(self._transport.address),
-            capabilities=Capabilities(),
+            capabilities=Capabilities(miss_causes=_MISS_CAUSES),
             labels=labels_of(model),
             runtime_unread=("engine", "version", "dtype", "kv_cache_dtype", "quantization", "parallel", "rope"),
             name=self.name,
@@ -287,12 +296,14 @@ def _chosen(models: tuple[ServedModel, ...], *, wanted: str | None, url: str) ->
     if wanted is None:
         if len(models) == 1:
             return models[0]
-        count = f"{len(models)} models" if models else "no model"
-        raise WrongModel(f"{url} serves {count}, and --model names none", hint=_names(models))
+        if not models:
+            raise NoModel(f"{url} serves no model", hint=_names(models))
+        raise WrongModel(f"{url} serves {len(models)} models, and --model names none", hint=_names(models))
     for model in models:
         if wanted == model.name or wanted in model.aliases:
             return model
-    raise WrongModel(f"{url} does not serve the model {wanted!r}", hint=_names(models))
+    kind = WrongModel if models else NoModel
+    raise kind(f"{url} does not serve the model {wanted!r}", hint=_names(models))
 
 
 def _names(models: tuple[ServedModel, ...]) -> str:

@@ -47,6 +47,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
         events: of an event stream, each event.
         total_s: seconds from sending to the last byte, of the attempt that was answered.
         retries: how often it was sent again.
+        was_throttled: the server asked for fewer requests, in this answer or in one before it.
+        retry_after_s: the longest wait that it asked for, seconds; None when it asked for none.
     """
 
     what: str
@@ -56,6 +58,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[Event, ...] = ()
     total_s: float
     retries: int
+    was_throttled: bool = False
+    retry_after_s: float | None = None
 
     @property
     def is_ok(self) -> bool:
@@ -159,7 +163,13 @@ def refusal(reply: Reply, *, redactor: Redactor, body: JsonObject | None = None)
         hint = "the URL leads to a web page or a gateway, not to the engine's API"
         return Refused(f"{start} with an HTML page{_title(reply.data)}", status=reply.status, hint=hint)
     words = redactor.clean(server_message(reply), body=body)
-    return Refused(f"{start}{': ' + words if words else ''}", status=reply.status, hint=_HINTS.get(reply.status))
+    return Refused(
+        f"{start}{': ' + words if words else ''}",
+        status=reply.status,
+        hint=_HINTS.get(reply.status),
+        was_throttled=reply.was_throttled,
+        retry_after_s=reply.retry_after_s,
+    )
 
 
 _HINTS = {

@@ -12,6 +12,10 @@ MAX_RETRIES = 4
 BACKOFF_S = 0.25
 MAX_BACKOFF_S = 8.0
 
+# A full queue empties in seconds to minutes, and a queue-depth guard answers 429 until then: twice as many, which is
+# half a minute where the server does not say how long.
+THROTTLED_RETRIES = 2
+
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 # vLLM and SGLang fail so on log-probabilities of minus infinity, every time.
 NOT_JSON_NUMBER = b"Out of range float values"
@@ -22,8 +26,58 @@ def may_pass(status: int, data: bytes) -> bool:
     return status in _PASSING and NOT_JSON_NUMBER not in data
 
 
+def is_throttling(status: int, *, retry_after: str | None) -> bool:
+    """Whether an answer asks for fewer requests: too many, or overloaded with a time when it is over."""
+    return status == 429 or (status == 503 and retry_after is not None)
+
+
+class Attempts:
+    """The attempts of one call, and what the server said about their number.
+
+    Attributes:
+        retries: attempts that were repeated.
+        was_throttled: an answer asked for fewer requests.
+        retry_after_s: the longest wait that the server asked for, seconds; None when it asked for none.
+    """
+
+    def __init__(self, *, most: int, backoff_s: float) -> None:
+        """Begins a call.
+
+        Args:
+            most: retries of what breaks; of what is throttled `THROTTLED_RETRIES` times as many.
+            backoff_s: the first wait.
+        """
+        self._most = most
+        self._backoff_s = backoff_s
+        self.retries = 0
+        self.was_throttled = False
+        self.retry_after_s: float | None = None
+
+    def after_answer(self, status: int, data: bytes, *, retry_after: str | None) -> float | None:
+        """Seconds to wait before the next attempt after an answer; None where the answer is the last."""
+        if not may_pass(status, data):
+            return None
+        most = self._most
+        if is_throttling(status, retry_after=retry_after):
+            self.was_throttled = True
+            most *= THROTTLED_RETRIES
+        asked_s = parse_retry_after(retry_after)
+        if asked_s is not None:
+            self.retry_after_s = max(asked_s, self.retry_after_s or 0.0)
+        return self._pause(most, retry_after=retry_after)
+
+    def after_break(self) -> float | None:
+        """Seconds to wait before the next attempt after a connection failed; None where it is given up."""
+        return self._pause(self._most, retry_after=None)
+
+    def _pause(self, most: int, *, retry_after: str | None) -> float | None:
+        if self.retries >= most:
+            return None
+        return pause_s(self.retries, backoff_s=self._backoff_s, retry_after=retry_after)
+
+
 def pause_s(retries: int, *, backoff_s: float, retry_after: str | None) -> float:
-    """Seconds to wait before the next attempt: what the server asks for, else doubling; both with jitter.
+    """Seconds to wait before the next attempt: doubling, and at least what the server asks for; with jitter.
 
     Args:
         retries: attempts that were repeated already.
@@ -32,9 +86,10 @@ def pause_s(retries: int, *, backoff_s: float, retry_after: str | None) -> float
     """
     jitter = random.random()  # noqa: S311 - spreads clients in time, hides nothing
     asked_s = parse_retry_after(retry_after)
-    if asked_s is not None:
+    own_s = min(backoff_s * 2.0**retries, MAX_BACKOFF_S)
+    if asked_s is not None and asked_s >= own_s:
         return asked_s + backoff_s * jitter
-    return min(backoff_s * 2.0**retries, MAX_BACKOFF_S) * (0.5 + jitter / 2)
+    return max(asked_s or 0.0, own_s * (0.5 + jitter / 2))
 
 
 def parse_retry_after(text: str | None) -> float | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.engines.base import Capabilities, Counters, EngineIdentity, EngineKind, Observation, Request, Route
+from kvrelease.engines.cacheability import why_nothing_is_cached
 from kvrelease.engines.foreign import as_ids, as_list, as_object, as_text
 from kvrelease.engines.http import Transport
 from kvrelease.engines.metrics import Metrics, parse_metrics
@@ -24,6 +25,14 @@ SERVER_INFO_S = 30.0
 MAX_SALT = 128
 _QUERIES = ("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries")
 _SALT_FORBIDS = "@/\\\0"
+
+_MISS_CAUSES = (
+    "prefix caching is off, by --no-enable-prefix-caching or by a setting that rules it out (a KV dtype, pooling)",
+    "the shared part is shorter than the block that a hit takes",
+    "a router or a data-parallel balancer sent the two to different caches",
+    "an Eagle or MTP decoder gives up the last block, and the first repetition may miss whole",
+    "the cache is too small, and other traffic evicted the prompt",
+)
 
 # What /tokenize takes of a chat body. It renders the same template as the chat route.
 _TOKENIZE_CHAT = (
@@ -91,6 +100,14 @@ class VllmClient:
                 has_tokenize=True,
                 has_flush=info is not None,
                 block_tokens=cache.block_tokens,
+                lost_tokens=cache.lost_tokens,
+                why_nothing_is_cached=why_nothing_is_cached(
+                    is_off=cache.is_off,
+                    block_tokens=cache.block_tokens,
+                    lost_tokens=cache.lost_tokens,
+                    context_tokens=model.context_tokens,
+                ),
+                miss_causes=_MISS_CAUSES,
             ),
             labels=labels_of(model) | cache.labels | await self._weight_labels(has_routes=info is not None),
             runtime=runtime,

@@ -7,6 +7,7 @@ Source: vLLM 0.32.0: `/server_info?config_format=json` (entrypoints/serve/dev/se
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 
 import msgspec
@@ -17,6 +18,8 @@ from kvrelease.engines.metrics import Metrics
 
 _CACHE_INFO = "vllm:cache_config_info"
 RANK_LABEL = "engine"
+# Speculative decoders that read the target's hidden states (config/speculative.py, `use_eagle`).
+_READS_HIDDEN_STATES = frozenset({"eagle", "eagle3", "mtp", "dflash", "dspark"})
 
 # Our name of each setting, and where the configuration has it.
 _SETTINGS: Mapping[str, tuple[tuple[str, str], ...]] = {
@@ -38,12 +41,17 @@ class CacheFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         block_tokens: granularity of a hit, None when not told.
+        lost_tokens: of the end of every hit, given up for a speculative decoder that reads hidden states; told in
+            development mode only.
         capacity_tokens: of the smallest rank, None when not told.
+        is_off: what says that prefixes are not cached; None where nothing does.
         labels: settings of the cache that are worth printing.
     """
 
     block_tokens: int | None
+    lost_tokens: int
     capacity_tokens: int | None
+    is_off: str | None
     labels: dict[str, str]
 
 
@@ -59,10 +67,14 @@ def read_cache(info: JsonObject | None, metrics: Metrics, *, rank: int | None = 
     ranks = [one for one in every if rank is None or one.get(RANK_LABEL) == str(rank)] or every or _configured(info)
     capacities = [capacity for rank in ranks if (capacity := _capacity(rank)) is not None]
     first = ranks[0] if ranks else {}
-    shown = ("enable_prefix_caching", "prefix_caching_hash_algo")
+    shown = ("enable_prefix_caching", "prefix_caching_hash_algo", "mamba_cache_mode", "sliding_window")
+    block = _block(first)
+    caches = (first.get("enable_prefix_caching") or "").lower()
     return CacheFacts(
-        block_tokens=_integer(first.get("block_size")),
+        block_tokens=block,
+        lost_tokens=block if block is not None and _gives_up_a_block(info) else 0,
         capacity_tokens=min(capacities, default=None),
+        is_off="enable_prefix_caching is false" if caches == "false" else None,
         labels={name: first[name].lower() for name in shown if first.get(name) not in (None, "None")},
     )
 
@@ -102,6 +114,22 @@ def _configured(info: JsonObject | None) -> list[dict[str, str]]:
     cache = as_object(at(as_object(info), "vllm_config", "cache_config"))
     found = {name: text for name, value in cache.items() if (text := label(value)) is not None}
     return [found] if found else []
+
+
+def _block(rank: Mapping[str, str]) -> int | None:
+    """Granularity of a hit. Some set-ups tell it themselves; elsewhere it is the coarsest that a hit must align to."""
+    told = _integer(rank.get("cache_hit_alignment_tokens")) or _integer(rank.get("prefix_match_unit"))
+    if told is not None:
+        return told
+    attention = _integer(rank.get("effective_attention_block_size")) or _integer(rank.get("block_size"))
+    # The state of recurrent layers is kept at multiples of a block of its own.
+    recurrent = _integer(rank.get("mamba_block_size")) if rank.get("mamba_cache_mode") == "align" else None
+    return attention if attention is None or recurrent is None else math.lcm(attention, recurrent)
+
+
+def _gives_up_a_block(info: JsonObject | None) -> bool:
+    speculative = as_object(at(as_object(info), "vllm_config", "speculative_config"))
+    return speculative.get("method") in _READS_HIDDEN_STATES and speculative.get("disable_eagle_block_drop") is not True
 
 
 def _capacity(rank: Mapping[str, str]) -> int | None:

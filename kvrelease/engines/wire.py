@@ -94,6 +94,8 @@ def observation(reply: Reply, payloads: Iterable[tuple[JsonObject, float | None]
         model=gathered.model,
         system_fingerprint=gathered.fingerprint,
         retries=reply.retries,
+        was_throttled=reply.was_throttled,
+        retry_after_s=reply.retry_after_s,
     )
 
 

@@ -28,6 +28,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         headers: sent with every request.
         concurrency: most requests in flight on one replica; None where nobody says.
         ranks: data-parallel ranks to ask one by one: 1 for the engine as a whole, None for those that it tells apart.
+        wait_s: how long replicas may take to become ready; None for those that are.
         backoff_s: first wait between two attempts of one call.
     """
 
@@ -40,6 +41,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str]
     concurrency: int | None = None
     ranks: int | None = OFF
+    wait_s: float | None = None
     backoff_s: float = BACKOFF_S
 
 
@@ -55,6 +57,7 @@ def access_of(
     headers: Mapping[str, str],
     concurrency: int | None = None,
     ranks: int | None = OFF,
+    wait_s: float | None = None,
     warn: Callable[[str], None],
 ) -> Access:
     """How engines are reached, by options and configuration; checked before a release is hashed for minutes.
@@ -92,6 +95,7 @@ def access_of(
         headers={**production.headers, **headers},
         concurrency=concurrency,
         ranks=ranks,
+        wait_s=wait_s,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -13,18 +13,21 @@ import msgspec
 from kvrelease.binding.unready import Unready, require_one_ready
 from kvrelease.config import api_key
 from kvrelease.engines.address import Address
-from kvrelease.engines.base import EngineClient, EngineIdentity, EngineKind, RankPin
+from kvrelease.engines.base import EngineClient, EngineIdentity, EngineKind, RankPin, shown_replica
 from kvrelease.engines.block_cache import BlockCache
 from kvrelease.engines.block_files import open_stored_blocks
 from kvrelease.engines.connections import MAX_CONNECTIONS, Connections
 from kvrelease.engines.detect import open_engine
 from kvrelease.engines.local import open_local
 from kvrelease.engines.process import is_another_process
+from kvrelease.engines.retry import MAX_RETRIES
 from kvrelease.errors import KvreleaseError, UsageError
 from kvrelease.fleet.access import Access
 from kvrelease.fleet.listed import ListedReplica, distinct
 from kvrelease.fleet.names import AddressChange, addresses_of, changes_since
 from kvrelease.fleet.ranks import pins_of
+from kvrelease.fleet.readiness import Waiting, generate_one_token, wait_for
+from kvrelease.progress import Progress, silent
 
 # Besides the first: a round robin over two processes shows on the next one.
 FURTHER_CONNECTIONS = 2
@@ -74,17 +77,20 @@ class Fleet:
 
 
 @asynccontextmanager
-async def open_fleet(access: Access, *, release: str | None, warn: Callable[[str], None]) -> AsyncIterator[Fleet]:
+async def open_fleet(
+    access: Access, *, release: str | None, warn: Callable[[str], None], progress: Progress = silent
+) -> AsyncIterator[Fleet]:
     """The replicas, open; closed on the way out.
 
     Args:
         access: where they are.
         release: that the in-process engine serves: a model directory.
         warn: told what the reader has to know and does not stop the run.
+        progress: told what replicas are waited for.
 
     Raises:
         UsageError: the in-process engine has no directory.
-        ServiceError: a name has no address.
+        ServiceError: a name has no address, also after waiting for one.
     """
     async with AsyncExitStack() as stack:
         if access.kind is EngineKind.LOCAL:
@@ -95,13 +101,32 @@ async def open_fleet(access: Access, *, release: str | None, warn: Callable[[str
             stack.push_async_callback(local.aclose)
             yield Fleet([local])
             return
-        names = {one.address: await addresses_of(one.address) for one in access.replicas if one.is_name}
+        waiting = None if access.wait_s is None else Waiting(progress, wait_s=access.wait_s)
+        names = {
+            one.address: await _addresses(one.address, waiting=waiting, pause_s=access.backoff_s)
+            for one in access.replicas
+            if one.is_name
+        }
         replicas, _ = distinct(_expanded(access.replicas, names))
-        opener = _Opener(access, origins=len(replicas))
+        opener = _Opener(access, origins=len(replicas), waiting=waiting)
         stack.push_async_callback(opener.aclose)
         async with asyncio.TaskGroup() as group:
             opening = [group.create_task(opener.open(replica)) for replica in replicas]
         yield Fleet([engine for task in opening for engine in task.result()], names=names)
+
+
+async def _addresses(service: Address, *, waiting: Waiting | None, pause_s: float) -> tuple[Address, ...]:
+    """The addresses of a name, waited for where there is time: a headless Service has none before a pod is ready."""
+    if waiting is None:
+        return await addresses_of(service)
+    found: tuple[Address, ...] = ()
+
+    async def attempt(_: float) -> None:
+        nonlocal found
+        found = await addresses_of(service)
+
+    await wait_for(attempt, shown=service.host, waiting=waiting, pause_s=pause_s)
+    return found
 
 
 def _expanded(replicas: Sequence[ListedReplica], names: dict[Address, tuple[Address, ...]]) -> Sequence[ListedReplica]:
@@ -116,8 +141,9 @@ def _expanded(replicas: Sequence[ListedReplica], names: dict[Address, tuple[Addr
 class _Opener:
     """Opens replicas, and closes what it opened."""
 
-    def __init__(self, access: Access, *, origins: int) -> None:
+    def __init__(self, access: Access, *, origins: int, waiting: Waiting | None) -> None:
         self._access = access
+        self._waiting = waiting
         self._key = api_key(access.key_variable)
         self._most = connections_each(origins=origins, concurrency=access.concurrency)
         self._at_once = asyncio.Semaphore(OPENING)
@@ -125,11 +151,31 @@ class _Opener:
 
     async def open(self, replica: ListedReplica) -> tuple[EngineClient | Unready, ...]:
         """The replica, or each of its ranks, or why it cannot be asked."""
-        async with self._at_once:
-            try:
+        try:
+            if self._waiting is not None:
+                await self._wait(replica, waiting=self._waiting)
+            async with self._at_once:
                 return await self._opened_ones(replica)
-            except KvreleaseError as error:
-                return (Unready(url=replica.address.url, name=replica.address.name, rank=replica.rank, error=error),)
+        except KvreleaseError as error:
+            return (Unready(url=replica.address.url, name=replica.address.name, rank=replica.rank, error=error),)
+
+    async def _wait(self, replica: ListedReplica, *, waiting: Waiting) -> None:
+        """Returns when the replica lists the model and has generated a token.
+
+        Raises:
+            KvreleaseError: it does not within the time, or never will.
+        """
+
+        async def attempt(left_s: float) -> None:
+            async with self._at_once:
+                engine = await self._client(
+                    replica, kind=self._access.kind, timeout_s=min(left_s, self._access.timeout_s), max_retries=0
+                )
+                async with aclosing(engine):
+                    await generate_one_token(engine)
+
+        shown = shown_replica(replica.address.url, name=replica.address.name, rank=replica.rank)
+        await wait_for(attempt, shown=shown, waiting=waiting, pause_s=self._access.backoff_s)
 
     async def _opened_ones(self, replica: ListedReplica) -> tuple[EngineClient, ...]:
         connections = Connections(replica.address, most=self._most)
@@ -153,6 +199,8 @@ class _Opener:
         kind: EngineKind | None,
         connections: Connections | None = None,
         pin: RankPin | None = None,
+        timeout_s: float | None = None,
+        max_retries: int = MAX_RETRIES,
     ) -> EngineClient:
         access = self._access
         return await open_engine(
@@ -161,7 +209,8 @@ class _Opener:
             model=access.model,
             headers={**access.headers, **replica.headers},
             api_key=self._key,
-            timeout_s=access.timeout_s,
+            timeout_s=access.timeout_s if timeout_s is None else timeout_s,
+            max_retries=max_retries,
             backoff_s=access.backoff_s,
             connections=connections,
             pin=pin,

@@ -5,7 +5,7 @@ import email.utils
 
 import pytest
 
-from kvrelease.engines.retry import MAX_BACKOFF_S, may_pass, parse_retry_after, pause_s
+from kvrelease.engines.retry import MAX_BACKOFF_S, Attempts, may_pass, parse_retry_after, pause_s
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,32 @@ def test_waits_double_up_to_a_limit_and_have_jitter() -> None:
 
 def test_the_server_is_given_at_least_what_it_asks_for() -> None:
     assert all(3.0 <= pause_s(0, backoff_s=0.25, retry_after="3") <= 3.25 for _ in range(50))
+
+
+def test_a_server_that_asks_for_no_wait_again_and_again_is_not_hammered() -> None:
+    assert all(pause_s(3, backoff_s=0.25, retry_after="0") >= 1.0 for _ in range(50))
+
+
+def test_what_is_throttled_is_tried_longer_than_what_breaks() -> None:
+    def tried(status: int, retry_after: str | None) -> tuple[int, bool, float | None]:
+        attempts = Attempts(most=2, backoff_s=0.25)
+        while attempts.after_answer(status, b"", retry_after=retry_after) is not None:
+            attempts.retries += 1
+        return attempts.retries, attempts.was_throttled, attempts.retry_after_s
+
+    assert tried(429, None) == (4, True, None)
+    assert tried(429, "7") == (4, True, 7.0)
+    assert tried(503, "7") == (4, True, 7.0)
+    assert tried(503, None) == (2, False, None)
+    assert tried(500, None) == (2, False, None)
+    assert tried(400, "7") == (0, False, None)
+
+
+def test_the_longest_wait_that_was_asked_for_is_told() -> None:
+    attempts = Attempts(most=4, backoff_s=0.25)
+    for asked in ("3", "1"):
+        attempts.after_answer(429, b"", retry_after=asked)
+    assert attempts.retry_after_s == 3.0
 
 
 def test_a_500_that_is_always_the_same_does_not_pass() -> None:

@@ -18,6 +18,7 @@ from kvrelease.fleet.access import Access, access_of
 from kvrelease.fleet.listed import ListedReplica
 from kvrelease.fleet.opening import Fleet, connections_each, open_fleet
 from kvrelease.ledger.store import IN_MEMORY, Ledger
+from kvrelease.progress import Progress, silent
 from tests.engines.scripted import Break, ScriptedEngine
 from tests.fleet.names import NAME, Resolver
 from tests.verify.deployments import deployment
@@ -47,9 +48,9 @@ def reached(
     return msgspec.structs.replace(access, backoff_s=0.001)
 
 
-def with_fleet(access: Access, do: Callable[[Fleet], Awaitable[T]]) -> T:
+def with_fleet(access: Access, do: Callable[[Fleet], Awaitable[T]], *, progress: Progress = silent) -> T:
     async def main() -> T:
-        async with open_fleet(access, release=None, warn=print) as fleet:
+        async with open_fleet(access, release=None, warn=print, progress=progress) as fleet:
             return await do(fleet)
 
     return asyncio.run(main())

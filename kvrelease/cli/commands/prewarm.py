@@ -171,6 +171,7 @@ def prewarm(
             rich_help_panel="Engine",
         ),
     ] = None,
+    wait: options.WaitOption = None,
     timeout: options.TimeoutOption = DEFAULT_TIMEOUT_S,
     api_key_env: options.ApiKeyEnvOption = None,
     header: options.HeaderOption = None,
@@ -206,6 +207,7 @@ def prewarm(
         timeout_s=timeout,
         key_variable=api_key_env,
         headers=header,
+        wait_s=wait,
         replicas=replicas,
         concurrency=concurrency,
         data_parallel=data_parallel,
@@ -221,7 +223,7 @@ def prewarm(
         with _journal(journal, deployment=deployment, is_wanted=is_journaled) as log:
 
             async def warm() -> PrewarmReport:
-                async with session.fleet_of(access, release=release) as fleet:
+                async with session.fleet_of(access, release=release, progress=progress) as fleet:
                     return await run(
                         fleet.engines,
                         deployment=deployment,
@@ -243,7 +245,7 @@ def prewarm(
                     )
 
             async def plan() -> PrewarmPlan:
-                async with session.fleet_of(access, release=release) as fleet:
+                async with session.fleet_of(access, release=release, progress=progress) as fleet:
                     return await plan_only(
                         fleet.engines,
                         deployment=deployment,

@@ -32,6 +32,7 @@ def record(
             help="Greedy tokens of each answer.",
         ),
     ] = 8,
+    wait: options.WaitOption = None,
     timeout: options.TimeoutOption = DEFAULT_TIMEOUT_S,
     api_key_env: options.ApiKeyEnvOption = None,
     header: options.HeaderOption = None,
@@ -64,6 +65,7 @@ def record(
         timeout_s=timeout,
         key_variable=api_key_env,
         headers=header,
+        wait_s=wait,
     )
     if len(access.replicas) > 1:
         raise UsageError("record observes one replica, and several are named", hint="name one --engine-url")
@@ -76,7 +78,7 @@ def record(
         )
 
         async def observe() -> Record:
-            async with session.fleet_of(access, release=release) as fleet:
+            async with session.fleet_of(access, release=release, progress=progress) as fleet:
                 engine = fleet.require_one(option="--engine-url")
                 return await run(engine, deployment=deployment, ledger=store, max_tokens=max_tokens, progress=progress)
 

@@ -125,6 +125,7 @@ def verify(
             "--from", metavar="FILE", help="Judge saved observations; no engine is asked.", rich_help_panel=_EVIDENCE
         ),
     ] = None,
+    wait: options.WaitOption = None,
     timeout: options.TimeoutOption = DEFAULT_TIMEOUT_S,
     api_key_env: options.ApiKeyEnvOption = None,
     header: options.HeaderOption = None,
@@ -169,6 +170,7 @@ def verify(
         timeout_s=timeout,
         key_variable=api_key_env,
         headers=header,
+        wait_s=wait,
         replicas=replicas,
     )
     records = [None if path is None else artifacts.read(path, Record) for path in (golden, baseline)]
@@ -181,7 +183,7 @@ def verify(
 
         async def gather() -> Observed:
             async with (
-                session.fleet_of(access, release=release) as fleet,
+                session.fleet_of(access, release=release, progress=progress) as fleet,
                 open_twins(
                     access,
                     release=release,

@@ -1,0 +1,148 @@
+"""Waiting for servers over real sockets."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+import pytest
+
+from kvrelease.binding.unready import Unready
+from kvrelease.engines.base import EngineKind
+from kvrelease.errors import NoModel, Refused, ServiceTimeout, UnexpectedReply, Unreachable, UsageError, WrongModel
+from kvrelease.fleet.access import Access
+from kvrelease.fleet.opening import Fleet
+from kvrelease.fleet.readiness import may_become_ready
+from kvrelease.progress import ProgressEvent
+from tests.engines.scripted import Break, ScriptedEngine
+from tests.fleet.names import NAME, Resolver
+from tests.fleet.test_opening import reached, with_fleet
+from tests.verify.deployments import warmed
+
+
+def waiting(*urls: str, wait_s: float = 20.0, kind: EngineKind | None = None, model: str | None = None) -> Access:
+    return msgspec.structs.replace(reached(*urls, kind=kind, model=model), wait_s=wait_s)
+
+
+async def only(fleet: Fleet) -> object:
+    (engine,) = fleet.engines
+    return engine.error if isinstance(engine, Unready) else engine.url
+
+
+@contextmanager
+def told(engine: ScriptedEngine, access: Access) -> Iterator[list[str]]:
+    """The stages of progress while a replica became ready."""
+    stages: list[str] = []
+
+    def progress(event: ProgressEvent) -> None:
+        stages.append(event.stage)
+
+    assert with_fleet(access, only, progress=progress) == engine.url
+    yield stages
+
+
+def test_a_server_that_lists_its_model_and_cannot_generate_yet_is_waited_for() -> None:
+    with ScriptedEngine() as engine:
+        engine.break_with(Break.LOADING, times=3)
+        with told(engine, waiting(engine.url)) as stages:
+            assert stages == [f"waiting for {engine.url}: it answers 503"] * 3
+        assert len(engine.generations()) == 4
+
+
+def test_a_server_that_does_not_list_its_model_yet_is_waited_for() -> None:
+    with ScriptedEngine() as engine:
+        engine.break_with(Break.LOADING, path="/v1/models", times=2)
+        with told(engine, waiting(engine.url)) as stages:
+            assert set(stages) == {f"waiting for {engine.url}: it answers 503"}
+
+
+def test_a_port_where_nobody_listens_yet_is_waited_for() -> None:
+    with ScriptedEngine() as gone:
+        port = gone.port
+    ready = threading.Event()
+
+    def progress(event: ProgressEvent) -> None:
+        assert "nobody answers there yet" in event.stage
+        ready.set()
+
+    started: list[ScriptedEngine] = []
+
+    def start() -> None:
+        ready.wait(10)
+        started.append(ScriptedEngine(port=port).__enter__())
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    try:
+        assert with_fleet(waiting(f"http://127.0.0.1:{port}"), only, progress=progress) == f"http://127.0.0.1:{port}"
+    finally:
+        thread.join()
+        started[0].__exit__(None, None, None)
+
+
+def test_a_name_without_an_address_yet_is_waited_for(resolver: Resolver) -> None:
+    resolver.addresses[NAME] = []
+
+    with ScriptedEngine() as engine:
+
+        def progress(_: ProgressEvent) -> None:
+            resolver.addresses[NAME] = ["127.0.0.1"]
+
+        assert with_fleet(waiting(f"dns+http://{NAME}:{engine.port}"), only, progress=progress) == engine.url
+
+
+def test_the_time_that_is_over_says_what_was_found_last() -> None:
+    with ScriptedEngine() as engine:
+        engine.break_with(Break.LOADING)
+        error = with_fleet(waiting(engine.url, wait_s=0.4), only)
+    assert isinstance(error, ServiceTimeout)
+    assert f"{engine.url} was not ready within 0.4 s" in error.message
+    assert "503" in error.message
+
+
+def test_a_server_that_hangs_meets_the_end_of_the_wait() -> None:
+    with ScriptedEngine() as engine:
+        engine.break_with(Break.HANG)
+        assert isinstance(with_fleet(waiting(engine.url, wait_s=0.2), only), ServiceTimeout)
+
+
+@pytest.mark.parametrize("how", [Break.UNAUTHORIZED, Break.FORBIDDEN, Break.HTML])
+def test_what_waiting_does_not_change_is_an_error_at_once(how: Break) -> None:
+    with ScriptedEngine() as engine:
+        engine.break_with(how)
+        error = with_fleet(waiting(engine.url, kind=EngineKind.VLLM), only)
+        assert isinstance(error, UnexpectedReply if how is Break.HTML else Refused)
+        assert len(engine.generations()) == 1
+
+
+def test_another_model_is_an_error_at_once() -> None:
+    with ScriptedEngine() as engine:
+        error = with_fleet(waiting(engine.url, model="other"), only)
+        assert isinstance(error, WrongModel)
+        assert not engine.generations()
+
+
+def test_a_server_without_a_completions_route_is_asked_on_the_other() -> None:
+    with ScriptedEngine() as engine:
+        engine.break_with(Break.NO_ROUTE, path="/v1/completions")
+        assert with_fleet(waiting(engine.url), only) == engine.url
+        assert [seen.path for seen in engine.generations()] == ["/v1/completions", "/v1/chat/completions"]
+
+
+@pytest.mark.parametrize("kind", [EngineKind.VLLM, EngineKind.LLAMACPP])
+def test_the_generation_that_is_waited_for_is_no_foreign_hit_later(kind: EngineKind) -> None:
+    with ScriptedEngine(kind, release="new", slots=12) as engine:
+        with_fleet(waiting(engine.url), only)
+        assert len(engine.generations()) == 1
+        report = warmed(engine)
+        assert report.replicas[0].foreign_tokens == 0
+        assert engine.cached_of[1] == 0
+
+
+def test_what_may_become_ready() -> None:
+    not_yet = [Unreachable("x"), ServiceTimeout("x"), NoModel("x"), Refused("x", status=503), Refused("x", status=404)]
+    never = [WrongModel("x"), UnexpectedReply("x"), UsageError("x"), Refused("x", status=401), Refused("x", status=400)]
+    assert all(may_become_ready(error) for error in not_yet)
+    assert not any(may_become_ready(error) for error in never)
