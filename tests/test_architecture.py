@@ -76,6 +76,8 @@ PURE = (
     "binding/runtime.py",
     "binding/salts.py",
     "binding/settings.py",
+    "engines/cacheability.py",
+    "fleet/ranks.py",
     "workload/prefix_tree.py",
     "simulator/cache.py",
     "simulator/routing.py",

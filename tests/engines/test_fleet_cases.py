@@ -36,6 +36,10 @@ def capabilities(engine: ScriptedEngine) -> Capabilities:
 
 
 def test_c1_null_usage_is_unknown_and_the_counters_still_tell() -> None:
+    """https://github.com/vllm-project/vllm/issues/44961
+    https://github.com/vllm-project/vllm/issues/16162
+    """
+
     async def main(client: EngineClient) -> tuple[int | None, float | None]:
         await client.complete(chat())
         before = await client.counters()
@@ -53,6 +57,9 @@ def test_c1_null_usage_is_unknown_and_the_counters_still_tell() -> None:
 
 
 def test_c2_a_server_that_reports_nothing_looks_alike_on_a_hit_and_on_a_miss_and_neither_is_zero() -> None:
+    """https://github.com/sgl-project/sglang/pull/28801
+    https://github.com/sgl-project/sglang/issues/4707
+    """
     with ScriptedEngine(EngineKind.OPENAI, reports_cached_tokens=False) as engine:
         assert [found.cached_tokens for found in ask(engine.url, chat(), chat())] == [None, None]
         assert engine.cached_of[-1] > 0
@@ -60,6 +67,10 @@ def test_c2_a_server_that_reports_nothing_looks_alike_on_a_hit_and_on_a_miss_and
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_c3_usage_is_read_streamed_or_not_and_asked_for_in_a_stream(*, streams: bool) -> None:
+    """https://github.com/jundot/omlx/issues/919
+    https://github.com/modelscope/evalscope/issues/1506
+    https://github.com/ai-dynamo/dynamo/issues/14938
+    """
     with ScriptedEngine() as engine:
         _, again = ask(engine.url, chat(streams=streams), chat(streams=streams))
         assert again.cached_tokens == engine.cached_of[-1] > 0
@@ -71,6 +82,9 @@ def test_c3_usage_is_read_streamed_or_not_and_asked_for_in_a_stream(*, streams: 
 
 
 def test_c4_each_rank_is_asked_by_its_own_header_and_none_is_left_out() -> None:
+    """https://github.com/sgl-project/sglang/pull/30748
+    https://github.com/ai-dynamo/dynamo/pull/11526
+    """
     with ScriptedEngine(ranks=4) as engine:
         found = with_fleet(msgspec.structs.replace(reached(engine.url), ranks=None), proofs)
         assert [proof for _, proof, _ in found] == [RankProof.PROVEN] * 4
@@ -78,12 +92,19 @@ def test_c4_each_rank_is_asked_by_its_own_header_and_none_is_left_out() -> None:
 
 
 def test_c5_a_rank_header_that_is_ignored_with_200_is_not_taken_for_success() -> None:
+    """https://github.com/sgl-project/sglang/pull/38729
+    https://github.com/vllm-project/vllm/pull/42330
+    """
     with ScriptedEngine(ranks=2, honours_rank=False) as engine:
         found = with_fleet(msgspec.structs.replace(reached(engine.url), ranks=None), proofs)
         assert {proof for _, proof, _ in found} == {RankProof.IGNORED}
 
 
 def test_c6_ranks_that_take_turns_are_pinned_so_that_a_repetition_hits() -> None:
+    """https://github.com/vllm-project/vllm/issues/52463
+    https://github.com/sgl-project/sglang/issues/26611
+    """
+
     async def twice(fleet: Fleet) -> list[int | None]:
         found = []
         for _ in range(2):
@@ -101,6 +122,8 @@ def test_c6_ranks_that_take_turns_are_pinned_so_that_a_repetition_hits() -> None
 
 
 def test_c7_ranks_behind_one_port_and_endpoints_of_their_own_are_both_replicas() -> None:
+    """https://github.com/llm-d/llm-d-router/pull/750"""
+
     async def main(fleet: Fleet) -> list[tuple[str, int | None]]:
         return [(engine.url, engine.rank) for engine in fleet.engines]
 
@@ -113,6 +136,7 @@ def test_c7_ranks_behind_one_port_and_endpoints_of_their_own_are_both_replicas()
 
 
 def test_c8_a_block_longer_than_the_context_is_said_to_cache_nothing() -> None:
+    """https://github.com/vllm-project/vllm/pull/48402"""
     with ScriptedEngine(block_tokens=8320, context_tokens=4096) as engine:
         why = capabilities(engine).why_nothing_is_cached
         assert why is not None
@@ -139,6 +163,7 @@ def test_c8_the_block_is_the_one_that_a_hit_aligns_to(labels: dict[str, object],
 
 
 def test_c9_what_a_hit_can_be_is_whole_blocks_of_what_is_shared() -> None:
+    """https://github.com/vllm-project/vllm/issues/45238"""
     found = Capabilities(block_tokens=528)
     assert found.expected_hit(1500) == 1056
     assert found.why_not_cached(500) == "cannot be cached: 500 tokens, and below 529 nothing of a prompt can hit"
@@ -165,21 +190,29 @@ PAGE = parse_metrics(
     ],
 )
 def test_c10_a_decoder_that_reads_hidden_states_gives_up_the_last_block(info: JsonObject | None, lost: int) -> None:
+    """https://github.com/vllm-project/vllm/issues/53504"""
     assert read_cache(info, PAGE).lost_tokens == lost
 
 
 def test_c11_a_full_hit_is_never_the_whole_prompt() -> None:
+    """https://github.com/vllm-project/vllm/pull/11186
+    https://github.com/vllm-project/vllm/pull/9972
+    """
     found = Capabilities(block_tokens=16)
     assert [found.expected_hit(tokens) for tokens in (16, 17, 32, 33)] == [0, 16, 16, 32]
     assert Capabilities(block_tokens=16, lost_tokens=16).expected_hit(33) == 16
 
 
 def test_c12_where_windows_may_discard_a_prompt_the_way_out_is_named() -> None:
+    """https://github.com/ggml-org/llama.cpp/issues/14157
+    https://github.com/ggml-org/llama.cpp/pull/13194
+    """
     with ScriptedEngine(EngineKind.LLAMACPP) as engine:
         assert any("--swa-full" in cause for cause in capabilities(engine).miss_causes)
 
 
 def test_c28_prefix_caching_that_a_flag_turned_off_is_told_before_anything_is_sent() -> None:
+    """https://github.com/rwlove/home-ops/pull/13384"""
     with ScriptedEngine() as engine:
         engine.cache_labels = {"enable_prefix_caching": False, "cache_dtype": "fp8"}
         why = capabilities(engine).why_nothing_is_cached
@@ -197,6 +230,7 @@ def test_c28_what_lets_an_identical_prompt_miss_is_listed_for_every_engine() -> 
 
 
 def test_c14_what_readiness_generates_is_unique_and_in_a_key_space_of_its_own() -> None:
+    """https://github.com/waybarrios/vllm-mlx/pull/373"""
     with ScriptedEngine() as engine:
         for _ in range(2):
             with_fleet(waiting(engine.url), only)
@@ -207,6 +241,9 @@ def test_c14_what_readiness_generates_is_unique_and_in_a_key_space_of_its_own() 
 
 
 def test_c24_a_server_that_is_healthy_and_cannot_answer_is_not_ready() -> None:
+    """https://github.com/kubernetes-sigs/gateway-api-inference-extension/issues/558
+    https://github.com/llm-d/llm-d/pull/330
+    """
     with ScriptedEngine() as engine:
         engine.break_with(Break.LOADING, times=2)
         assert with_fleet(waiting(engine.url), only) == engine.url
@@ -217,6 +254,10 @@ def test_c24_a_server_that_is_healthy_and_cannot_answer_is_not_ready() -> None:
 
 
 def test_c20_prompt_and_budget_together_must_fit_and_are_not_sent_where_they_do_not() -> None:
+    """https://github.com/kubernetes-sigs/inference-perf/issues/617
+    https://github.com/vllm-project/vllm/issues/20409
+    """
+
     async def main(clients: list[EngineClient]) -> list[str]:
         with Ledger(IN_MEMORY) as ledger:
             found = await prepare_all(clients, deployment=deployment(), memory=ledger, max_tokens=4000)
@@ -239,6 +280,10 @@ def test_c20_a_400_is_not_tried_again() -> None:
 
 
 def test_c21_a_full_queue_is_outlasted_and_told_to_who_paces_the_requests() -> None:
+    """https://github.com/huggingface/speech-to-speech/pull/353
+    https://github.com/fw-ai/benchmark/pull/133
+    https://github.com/kaito-project/kaito/pull/2205
+    """
     with ScriptedEngine() as engine:
         engine.break_with(Break.BUSY, times=6)
         (found,) = ask(engine.url, chat())
@@ -266,6 +311,10 @@ def test_c21_connections_that_drop_are_tried_again() -> None:
 
 
 def test_c25_a_restart_makes_the_window_unknown_and_never_negative() -> None:
+    """https://github.com/vllm-project/vllm/pull/30522
+    https://github.com/LMCache/LMCache/issues/2912
+    https://github.com/LMCache/LMCache/issues/2574
+    """
     before = Counters(queried_tokens=1000, cached_tokens=500)
     assert Counters(queried_tokens=10, cached_tokens=5).since(before) is None
     assert Counters(queried_tokens=1010, cached_tokens=5).since(before) is None
