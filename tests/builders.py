@@ -35,6 +35,11 @@ from kvrelease.release.runtime_change import RuntimeChange, RuntimeField, Runtim
 from kvrelease.release.sampling import detection_bound
 from kvrelease.release.text_changes import TemplateChange, ValueChange
 from kvrelease.release.tokenizer_change import ProbeChange, TokenizerChange, TokenSample, VocabularyChange
+from kvrelease.selection.budget import Budget
+from kvrelease.selection.cutting import Unit
+from kvrelease.selection.evaluate import Traffic
+from kvrelease.selection.result import CurvePoint, SelectedPrompt, Selection
+from kvrelease.selection.split import SplitBy
 from kvrelease.verify.checks import BindingResult, Check, CheckId, CheckVerdict
 from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict
 from kvrelease.verify.evidence import Cost
@@ -414,6 +419,49 @@ def prompts(**changes: object) -> PromptsReport:
     )
 
 
+def selection(**changes: object) -> Selection:
+    traffic = Traffic(
+        requests=2400,
+        weight=2400.0,
+        length=3_273_600.0,
+        cacheable=3_225_600.0,
+        hits=1_210_000.0,
+        hit_rate=0.3696,
+        ceiling=0.845,
+    )
+    return _changed(
+        Selection(
+            tool=TOOL,
+            created=CREATED,
+            source="traffic.jsonl",
+            unit=Unit.CHARACTERS,
+            block=64,
+            is_trace=False,
+            requests=3000,
+            damaged=2,
+            split=SplitBy.TIME,
+            seed=0,
+            budget=Budget(length=3000),
+            prompts=(
+                SelectedPrompt(id="line-12", line=12, weight=571.0, length=1364, new_blocks=21, saves=654_000.0),
+                SelectedPrompt(id="line-7", line=7, weight=308.0, length=1290, new_blocks=20, saves=352_000.0),
+            ),
+            chosen_from=traffic,
+            held_out=msgspec.structs.replace(traffic, requests=598, hit_rate=0.361),
+            curve=(
+                CurvePoint(prompts=1, length=1364, blocks=21, hit_rate=0.2, held_out_hit_rate=0.198),
+                CurvePoint(prompts=2, length=2654, blocks=41, hit_rate=0.3696, held_out_hit_rate=0.361),
+            ),
+            proved_share=0.93,
+            undercount=0.0,
+            key_spaces=1,
+            uncacheable_weight=12.0,
+            warnings=("lengths are characters, not tokens",),
+        ),
+        changes,
+    )
+
+
 def plan(**changes: object) -> Plan:
     return _changed(
         Plan(
@@ -653,6 +701,7 @@ def every_kind() -> dict[str, Artifact]:
         "diff": diff(),
         "namespace": namespace(),
         "prompts": prompts(),
+        "selection": selection(),
         "prewarm": prewarm(),
         "record": record(),
         "verify": verify(),
@@ -666,6 +715,9 @@ def every_page() -> dict[str, Artifact]:
         **every_kind(),
         "fingerprint-adapters": fingerprint(adapters=(adapter(), adapter("billing", kv_name=None)), warnings=()),
         "fingerprint-adapter": lone_adapter(),
+        "selection-all": selection(
+            prompts=(), curve=(), held_out=None, split=SplitBy.NONE, is_trace=True, damaged=0, uncacheable_weight=0.0
+        ),
         "diff-parts": diff_of_parts(),
         "diff-drift": diff_with_drift(),
         "diff-relaid": diff_with_relayouts(),

@@ -11,7 +11,17 @@ from kvrelease import __version__
 from kvrelease.cli.program import application
 from tests.cli.conftest import Kv
 
-COMMANDS = ("fingerprint", "diff", "namespace", "prompts check", "prewarm", "record", "verify", "demo")
+COMMANDS = (
+    "fingerprint",
+    "diff",
+    "namespace",
+    "prompts check",
+    "prompts select",
+    "prewarm",
+    "record",
+    "verify",
+    "demo",
+)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

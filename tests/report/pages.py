@@ -18,7 +18,9 @@ from kvrelease.report.namespace import namespace_document
 from kvrelease.report.prewarm import prewarm_document
 from kvrelease.report.prompts import prompts_document
 from kvrelease.report.record import record_document
+from kvrelease.report.selection import selection_document
 from kvrelease.report.verify import verify_document
+from kvrelease.selection.result import Selection
 from kvrelease.verify.judge import VerifyReport
 from kvrelease.verify.record import Record
 from kvrelease.workload.check import PromptsReport
@@ -36,6 +38,8 @@ def page_of(artifact: Artifact) -> Document:  # noqa: PLR0911 - one per kind
             return namespace_document(artifact)
         case PromptsReport():
             return prompts_document(artifact)
+        case Selection():
+            return selection_document(artifact)
         case PrewarmReport():
             return prewarm_document(artifact)
         case Record():

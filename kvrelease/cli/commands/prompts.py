@@ -5,11 +5,15 @@ from typing import Annotated
 
 import typer
 
+from kvrelease.cli.commands.select import select
 from kvrelease.cli.options import FormatOption, OutputOption
 from kvrelease.cli.output import choose_format, deliver
 from kvrelease.errors import ExitCode
 
 application = typer.Typer(name="prompts", help="Work with prompt sets.", no_args_is_help=True, rich_markup_mode=None)
+
+
+application.command()(select)
 
 
 @application.callback()

@@ -1,0 +1,194 @@
+"""`kvrelease prompts select`."""
+
+# ruff: noqa: PLC0415 - heavy imports stay inside the command
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvrelease.cli import console, options
+from kvrelease.cli.output import choose_format, deliver, require_writable
+from kvrelease.errors import ExitCode, InputError, UsageError
+from kvrelease.workload.logs.log_format import LogFormat
+
+if TYPE_CHECKING:
+    from kvrelease.progress import Progress, ProgressEvent
+    from kvrelease.selection.select import Selected
+    from kvrelease.workload.logged import LoggedRequest
+
+DEFAULT_SELECTED_REQUESTS = 200
+_COPY = "save it to a file first"
+
+
+def select(
+    log: Annotated[
+        Path, typer.Argument(metavar="LOG", help="Traffic log, plain or gzip; it is read three to four times.")
+    ],
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="SET.jsonl", help="Write the chosen prompts there, as a prompt set."),
+    ] = None,
+    requests: Annotated[
+        int | None,
+        typer.Option("--requests", metavar="N", min=1, help="At most so many prompts; 200 when no limit is given."),
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option("--tokens", metavar="N", min=1, help="At most so many prompt tokens (traces).")
+    ] = None,
+    characters: Annotated[
+        int | None,
+        typer.Option("--characters", metavar="N", min=1, help="At most so many characters (logs with text)."),
+    ] = None,
+    blocks: Annotated[
+        int | None, typer.Option("--blocks", metavar="N", min=1, help="At most so many different blocks.")
+    ] = None,
+    block_characters: Annotated[
+        int | None,
+        typer.Option(
+            "--block-characters",
+            metavar="N",
+            min=1,
+            max=65_536,
+            help="Characters of a block of text; default 64, about 16 tokens of English.",
+        ),
+    ] = None,
+    holdout: Annotated[
+        float,
+        typer.Option(
+            "--holdout",
+            metavar="SHARE",
+            min=0.0,
+            max=0.9,
+            callback=options.finite,
+            help="Part of the log to judge the choice on: the last by time, else drawn with --seed.",
+        ),
+    ] = 0.2,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of what is held out where no times are told.")] = 0,
+    log_format: Annotated[
+        LogFormat | None,
+        typer.Option("--log-format", help="Format of the log; default: what its first record looks like."),
+    ] = None,
+    skip_damaged: Annotated[
+        bool, typer.Option("--skip-damaged", help="Leave damaged records out, and count them, instead of stopping.")
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="Write the report there instead of to stdout.")
+    ] = None,
+    form: options.FormatOption = None,
+) -> ExitCode:
+    """Choose a representative prompt set from a traffic log, under a budget, and say what it will hit.
+
+    The prompts whose beginnings most traffic comes back to are chosen; the expected hit rate is measured on a part of
+    the log that was not chosen from. The set holds real requests, word for word.
+
+    Example: kvrelease prompts select traffic.jsonl --requests 200 -o prompts.jsonl
+    """
+    from kvrelease.artifacts import write_atomically
+    from kvrelease.report.selection import selection_document
+    from kvrelease.selection.set_file import set_lines
+
+    choose_format(form, report)
+    if output is not None:
+        require_writable(output, option="--output")
+        if output.suffix.lower() not in (".jsonl", ".ndjson"):
+            raise UsageError(
+                f"--output {output}: a prompt set that is chosen is JSONL",
+                hint="name it .jsonl; the report goes to stdout (--format json), or to --report FILE",
+            )
+    found = _select(
+        log,
+        limits=(requests, tokens, characters, blocks),
+        holdout=holdout,
+        seed=seed,
+        block=block_characters,
+        log_format=log_format,
+        skips_damaged=skip_damaged,
+        wants_set=output is not None,
+    )
+    code = ExitCode.OK if found.report.prompts else ExitCode.INCONCLUSIVE
+    if output is not None and found.requests:
+        write_atomically(output, set_lines(found.report.prompts, found.requests))
+        console.say_warning(
+            f"{output} holds {len(found.requests)} real requests, word for word, with whatever users wrote in them: "
+            f"look for secrets and personal data with `kvrelease prompts check {output}` before you share it"
+        )
+    for warning in found.report.warnings:
+        console.say_warning(warning)
+    return deliver(found.report, lambda: selection_document(found.report), wanted=form, output=report, code=code)
+
+
+def _select(
+    log: Path,
+    *,
+    limits: tuple[int | None, int | None, int | None, int | None],
+    holdout: float,
+    seed: int,
+    block: int | None,
+    log_format: LogFormat | None,
+    skips_damaged: bool,
+    wants_set: bool,
+) -> "Selected":
+    from kvrelease.selection.budget import Budget
+    from kvrelease.selection.select import cutter_of, select
+
+    requests, tokens, characters, blocks = limits
+    if all(limit is None for limit in limits):
+        requests = DEFAULT_SELECTED_REQUESTS
+    if log.exists() and not log.is_file() and not log.is_dir():
+        raise UsageError(f"selecting from the log {log}: it is no regular file, and is read several times", hint=_COPY)
+    with console.progress() as progress:
+        reading = _LogReading(log, log_format=log_format, skips_damaged=skips_damaged, progress=progress)
+        cutter = cutter_of(reading.open, source=str(log), block=block)
+        if cutter.is_trace and (wants_set or characters is not None):
+            option = "--output" if wants_set else "--characters"
+            raise UsageError(
+                f"{option}: the log {log} is a trace of block hashes without text: it gives figures, and no prompts",
+                hint=f"leave {option} out, or choose from a log with prompts",
+            )
+        if not cutter.is_trace and tokens is not None:
+            raise UsageError(
+                f"--tokens: the log {log} is text, and no tokenizer was used",
+                hint="give --characters; English has about four a token",
+            )
+        return select(
+            reading.open,
+            source=str(log),
+            budget=Budget(requests=requests, length=tokens if cutter.is_trace else characters, blocks=blocks),
+            held_out_share=holdout,
+            seed=seed,
+            block=block,
+            damaged=lambda: reading.damaged,
+        )
+
+
+class _LogReading:
+    """A log that is read several times, each pass with its progress and its count of damaged records."""
+
+    def __init__(self, path: Path, *, log_format: LogFormat | None, skips_damaged: bool, progress: "Progress") -> None:
+        self.damaged = 0
+        self._path = path
+        self._format = log_format
+        self._skips_damaged = skips_damaged
+        self._progress = progress
+
+    def open(self, stage: str) -> "Iterator[LoggedRequest]":
+        from msgspec.structs import replace
+
+        from kvrelease.workload.logs.reading import read_log
+
+        def tell(event: "ProgressEvent") -> None:
+            self._progress(replace(event, stage=stage))
+
+        def skip(_error: InputError) -> None:
+            self.damaged += 1
+
+        self.damaged = 0
+        return read_log(
+            self._path,
+            source=str(self._path),
+            format=self._format,
+            on_bad_line=skip if self._skips_damaged else None,
+            progress=tell,
+        )

@@ -1,0 +1,1 @@
+"""Choosing a representative prompt set from a traffic log, under a budget."""

@@ -1,0 +1,78 @@
+"""From counted blocks to chosen prompts: what of a sketch is worth covering, and what each chosen prompt stands for.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import msgspec
+
+from kvrelease.selection.budget import Budget
+from kvrelease.selection.coverage import Choice, Forest, choose
+from kvrelease.selection.sketch import Block, PrefixSketch, sample_of
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """The choice for one sketch.
+
+    Attributes:
+        choice: which prompts; `Block.rank` of the sketch tells what each covers.
+        weights: [chosen] traffic that each stands for.
+        unit_weight: what one request of the log weighs at least; a block is worth what comes beyond that.
+        worthwhile: blocks with traffic that comes back.
+    """
+
+    choice: Choice
+    weights: tuple[float, ...]
+    unit_weight: float
+    worthwhile: int
+
+
+def plan(sketch: PrefixSketch, budget: Budget, *, block: int, unit_weight: float) -> Planned:
+    """Chooses, and writes into each block of the sketch which chosen prompt covers it first.
+
+    A block is worth the traffic that comes *back* to it: its own weight less that of one request. So a long prompt
+    that was sent once is worth nothing, however long it is.
+
+    Args:
+        sketch: of the part of the log that is chosen from.
+        budget: of the set.
+        block: size of a block.
+        unit_weight: the smallest weight in the log.
+    """
+    blocks = sorted(
+        (block_ for block_ in sketch.blocks.values() if block_.weight > unit_weight), key=lambda block_: block_.depth
+    )
+    numbers = {id(one): number for number, one in enumerate(blocks)}
+    samples = [sample_of(one) for one in blocks]
+    forest = Forest(
+        block=block,
+        parents=array("q", [-1 if one.parent is None else numbers.get(id(one.parent), -1) for one in blocks]),
+        values=array("d", [one.weight - unit_weight for one in blocks]),
+        prompts=array("q", [index for _, index in samples]),
+        lengths=array("q", [length for length, _ in samples]),
+    )
+    choice = choose(forest, budget)
+    for one, rank in zip(blocks, choice.ranks, strict=True):
+        one.rank = rank
+    return Planned(
+        choice=choice,
+        weights=_weights(blocks, forest.parents, choice),
+        unit_weight=unit_weight,
+        worthwhile=len(blocks),
+    )
+
+
+def _weights(blocks: Sequence[Block], parents: Sequence[int], choice: Choice) -> tuple[float, ...]:
+    """The traffic of each chosen prompt: requests whose longest covered beginning it was the first to cover."""
+    weights = [0.0] * len(choice.chosen)
+    for one, parent, rank in zip(blocks, parents, choice.ranks, strict=True):
+        if rank < 0:
+            continue
+        weights[rank] += one.weight
+        if parent >= 0:
+            weights[choice.ranks[parent]] -= one.weight
+    return tuple(weights)
