@@ -5,6 +5,7 @@ Pure.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import msgspec
@@ -35,60 +36,77 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     ceiling: float | None
 
 
-class Score:
-    """Adds up requests against a planned sketch."""
+class Sums(msgspec.Struct, kw_only=True):
+    """Requests, added up; changes as they come.
 
-    def __init__(self, sketch: PrefixSketch, *, prompts: int, unit_weight: float, block: int) -> None:
-        """Starts at nothing.
+    Attributes:
+        requests: lines of the log.
+        weight: requests that they stand for.
+        length: of all prompts, by weight.
+        cacheable: blocks of them, by weight.
+    """
 
-        Args:
-            sketch: planned, see `planning.plan`.
-            prompts: of the set.
-            unit_weight: as planned.
-            block: size of a block.
-        """
-        self._blocks = sketch.blocks
-        self._unit_weight = unit_weight
-        self._block = block
-        self._by_rank = [0.0] * prompts  # weight of hits by the prompt that brought the block, in blocks
-        self._requests = 0
-        self._weight = self._length = self._cacheable = self._ceiling = 0.0
+    requests: int = 0
+    weight: float = 0.0
+    length: float = 0.0
+    cacheable: float = 0.0
 
     def add(self, cut: Cut, *, weight: float) -> None:
         """Counts one request."""
-        blocks, unit_weight, by_rank = self._blocks, self._unit_weight, self._by_rank
-        known = 0
+        self.requests += 1
+        self.weight += weight
+        self.length += weight * cut.length
+        self.cacheable += weight * len(cut.names)
+
+
+class Score(msgspec.Struct, kw_only=True):
+    """What a set hits of some requests; changes as they come.
+
+    Attributes:
+        sums: of the requests.
+        hits: [prompts of the set] blocks that each brought, by weight of their hits.
+        known: blocks that a set without limits would hit, by weight.
+    """
+
+    sums: Sums
+    hits: list[float]
+    known: float = 0.0
+
+    def add(self, cut: Cut, sketch: PrefixSketch, *, unit_weight: float, weight: float) -> None:
+        """Counts one request.
+
+        Args:
+            cut: the request.
+            sketch: planned, see `planning.plan`.
+            unit_weight: as planned.
+            weight: requests that it stands for.
+        """
+        self.sums.add(cut, weight=weight)
         for name in cut.names:
-            block = blocks.get(name)
+            block = sketch.blocks.get(name)
             if block is None or block.weight <= unit_weight:
                 break
-            known += 1
+            self.known += weight
             if block.rank >= 0:
-                by_rank[block.rank] += weight
-        self._requests += 1
-        self._weight += weight
-        self._length += weight * cut.length
-        self._cacheable += weight * len(cut.names) * self._block
-        self._ceiling += weight * known * self._block
+                self.hits[block.rank] += weight
 
-    def traffic(self) -> Traffic:
-        """The figures of all requests so far."""
-        hits = sum(self._by_rank) * self._block
+    def traffic(self, block: int) -> Traffic:
+        """The figures, for blocks of that size."""
+        length = self.sums.length
+        hits = sum(self.hits) * block
         return Traffic(
-            requests=self._requests,
-            weight=self._weight,
-            length=self._length,
-            cacheable=self._cacheable,
+            requests=self.sums.requests,
+            weight=self.sums.weight,
+            length=length,
+            cacheable=self.sums.cacheable * block,
             hits=hits,
-            hit_rate=hits / self._length if self._length else None,
-            ceiling=self._ceiling / self._length if self._length else None,
+            hit_rate=hits / length if length else None,
+            ceiling=self.known * block / length if length else None,
         )
 
-    def hit_rates(self, sizes: Sequence[int]) -> tuple[float | None, ...]:
+    def hit_rates(self, sizes: Sequence[int], block: int) -> tuple[float | None, ...]:
         """[sizes] the hit rate of the first so many prompts of the set; None without requests."""
-        if not self._length:
+        if not self.sums.length:
             return (None,) * len(sizes)
-        sums = [0.0]
-        for hits in self._by_rank:
-            sums.append(sums[-1] + hits)
-        return tuple(sums[size] * self._block / self._length for size in sizes)
+        sums = [0.0, *itertools.accumulate(self.hits)]
+        return tuple(sums[size] * block / self.sums.length for size in sizes)

@@ -5,6 +5,7 @@ Pure.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Sequence
 
@@ -21,14 +22,16 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         choice: which prompts; `Block.rank` of the sketch tells what each covers.
         weights: [chosen] traffic that each stands for.
+        hits: [chosen] traffic of the blocks that each brings, of the part of the log that is chosen from.
         unit_weight: what one request of the log weighs at least; a block is worth what comes beyond that.
-        worthwhile: blocks with traffic that comes back.
+        worthwhile: traffic of all blocks that it comes back to.
     """
 
     choice: Choice
     weights: tuple[float, ...]
+    hits: tuple[float, ...]
     unit_weight: float
-    worthwhile: int
+    worthwhile: float
 
 
 def plan(sketch: PrefixSketch, budget: Budget, *, block: int, unit_weight: float) -> Planned:
@@ -56,13 +59,17 @@ def plan(sketch: PrefixSketch, budget: Budget, *, block: int, unit_weight: float
         lengths=array("q", [length for length, _ in samples]),
     )
     choice = choose(forest, budget)
+    hits = [0.0] * len(choice.chosen)
     for one, rank in zip(blocks, choice.ranks, strict=True):
         one.rank = rank
+        if rank >= 0:
+            hits[rank] += one.weight
     return Planned(
         choice=choice,
         weights=_weights(blocks, forest.parents, choice),
+        hits=tuple(hits),
         unit_weight=unit_weight,
-        worthwhile=len(blocks),
+        worthwhile=math.fsum(one.weight for one in blocks),
     )
 
 

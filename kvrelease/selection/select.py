@@ -15,7 +15,7 @@ import msgspec
 from kvrelease.errors import InputError, TrafficLogError
 from kvrelease.selection.budget import Budget
 from kvrelease.selection.cutting import Cutter, Unit, cutter_for
-from kvrelease.selection.evaluate import Score
+from kvrelease.selection.evaluate import Score, Sums
 from kvrelease.selection.planning import Planned, plan
 from kvrelease.selection.result import CurvePoint, SelectedPrompt, Selection
 from kvrelease.selection.sketch import DEFAULT_MAX_BLOCKS, PrefixSketch
@@ -74,14 +74,15 @@ def select(
     cutter = cutter_of(open_log, source=source, block=block)
     split = split_by(_times(open_log, share=held_out_share), share=held_out_share, seed=seed)
     counted = _count(open_log, cutter, split, max_blocks=max_blocks)
-    if counted.weight == 0:
+    if not counted.sums.requests:
         raise TrafficLogError(
             f"selecting from the log {source}: every request is held out", hint="give a smaller --holdout"
         )
     sketch = counted.sketch
     planned = plan(sketch, budget, block=cutter.block, unit_weight=counted.unit_weight)
-    fetched = _fetch(open_log, cutter, split, counted=counted, planned=planned, source=source)
-    requests = fetched.requests
+    held_out = Score(sums=Sums(), hits=[0.0] * len(planned.choice.chosen))
+    requests = _fetch(open_log, cutter, split, counted=counted, planned=planned, held_out=held_out, source=source)
+    chosen_from = Score(sums=counted.sums, hits=list(planned.hits), known=planned.worthwhile)
     return Selected(
         report=Selection(
             source=source,
@@ -94,9 +95,9 @@ def select(
             seed=seed,
             budget=budget,
             prompts=_prompts(planned, requests),
-            chosen_from=fetched.chosen_from.traffic(),
-            held_out=None if split.by is SplitBy.NONE else fetched.held_out.traffic(),
-            curve=_curve(planned, fetched),
+            chosen_from=chosen_from.traffic(cutter.block),
+            held_out=None if split.by is SplitBy.NONE else held_out.traffic(cutter.block),
+            curve=_curve(planned, chosen_from, held_out, block=cutter.block),
             proved_share=planned.choice.proved_share,
             undercount=sketch.undercount,
             key_spaces=len({key_space(model=one.model, salt=one.salt) for one in requests}),
@@ -135,15 +136,9 @@ def cutter_of(open_log: OpenLog, *, source: str, block: int | None = None) -> Cu
 class _Counted(msgspec.Struct, frozen=True, kw_only=True):
     sketch: PrefixSketch
     requests: int
-    weight: float
+    sums: Sums
     unit_weight: float
     uncacheable_weight: float
-
-
-class _Fetched(msgspec.Struct, frozen=True, kw_only=True):
-    requests: tuple[LoggedRequest, ...]
-    chosen_from: Score
-    held_out: Score
 
 
 def _times(open_log: OpenLog, *, share: float) -> array[float] | None:
@@ -164,50 +159,53 @@ def _count(open_log: OpenLog, cutter: Cutter, split: Split, *, max_blocks: int) 
     sketch = PrefixSketch(max_blocks)
     is_held_out = split.judge()
     requests = 0
-    weight = uncacheable = 0.0
+    sums = Sums()
+    uncacheable = 0.0
     unit_weight = float("inf")
     for index, request in enumerate(open_log("counting blocks")):
         requests += 1
         if is_held_out(request):
             continue
         cut = cutter.cut(request)
-        weight += request.weight
+        sums.add(cut, weight=request.weight)
         unit_weight = min(unit_weight, request.weight)
         if cut.names:
             sketch.add(cut.names, weight=request.weight, length=cut.length, index=index)
         else:
             uncacheable += request.weight
     return _Counted(
-        sketch=sketch, requests=requests, weight=weight, unit_weight=unit_weight, uncacheable_weight=uncacheable
+        sketch=sketch, requests=requests, sums=sums, unit_weight=unit_weight, uncacheable_weight=uncacheable
     )
 
 
 def _fetch(
-    open_log: OpenLog, cutter: Cutter, split: Split, *, counted: _Counted, planned: Planned, source: str
-) -> _Fetched:
+    open_log: OpenLog,
+    cutter: Cutter,
+    split: Split,
+    *,
+    counted: _Counted,
+    planned: Planned,
+    held_out: Score,
+    source: str,
+) -> tuple[LoggedRequest, ...]:
+    """[chosen] the requests; adds the held-out ones to `held_out` as they pass by."""
     chosen = planned.choice.chosen
     ranks = {one.prompt: rank for rank, one in enumerate(chosen)}
     found: dict[int, LoggedRequest] = {}
-    chosen_from, held_out = (
-        Score(counted.sketch, prompts=len(chosen), unit_weight=planned.unit_weight, block=cutter.block)
-        for _ in range(2)
-    )
     is_held_out = split.judge()
     requests = 0
     for index, request in enumerate(open_log("fetching prompts")):
         requests += 1
-        cut = cutter.cut(request)
-        (held_out if is_held_out(request) else chosen_from).add(cut, weight=request.weight)
-        rank = ranks.get(index)
-        if rank is not None:
-            if cut.length != chosen[rank].length:
+        if is_held_out(request):
+            cut = cutter.cut(request)
+            held_out.add(cut, counted.sketch, unit_weight=planned.unit_weight, weight=request.weight)
+        elif index in ranks:
+            if cutter.cut(request).length != chosen[ranks[index]].length:
                 raise _changed(source)
-            found[rank] = request
+            found[ranks[index]] = request
     if requests != counted.requests or len(found) < len(chosen):
         raise _changed(source)
-    return _Fetched(
-        requests=tuple(found[rank] for rank in range(len(chosen))), chosen_from=chosen_from, held_out=held_out
-    )
+    return tuple(found[rank] for rank in range(len(chosen)))
 
 
 def _changed(source: str) -> InputError:
@@ -235,7 +233,7 @@ def _prompts(planned: Planned, requests: tuple[LoggedRequest, ...]) -> tuple[Sel
     return tuple(prompts)
 
 
-def _curve(planned: Planned, fetched: _Fetched) -> tuple[CurvePoint, ...]:
+def _curve(planned: Planned, chosen_from: Score, held_out: Score, *, block: int) -> tuple[CurvePoint, ...]:
     chosen = planned.choice.chosen
     sizes = sorted({step * 10**power for power in range(9) for step in _STEPS if step * 10**power < len(chosen)})
     sizes = [*sizes, len(chosen)] if chosen else []
@@ -243,7 +241,7 @@ def _curve(planned: Planned, fetched: _Fetched) -> tuple[CurvePoint, ...]:
     for one in chosen:
         lengths.append(lengths[-1] + one.length)
         blocks.append(blocks[-1] + one.new_blocks)
-    rates = zip(fetched.chosen_from.hit_rates(sizes), fetched.held_out.hit_rates(sizes), strict=True)
+    rates = zip(chosen_from.hit_rates(sizes, block), held_out.hit_rates(sizes, block), strict=True)
     return tuple(
         CurvePoint(prompts=size, length=lengths[size], blocks=blocks[size], hit_rate=own, held_out_hit_rate=other)
         for size, (own, other) in zip(sizes, rates, strict=True)
