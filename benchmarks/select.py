@@ -2,7 +2,8 @@
 
 A synthetic log (system prompts of Zipf's frequencies, sessions of several turns, tenants with salts; seeded) is written
 below --directory, 2.6 GB for a million lines, and removed afterwards. The command runs as a process of its own. What
-its set hits of held-out traffic is measured apart from it, on whole prompts, beside random sets of as many requests.
+its set hits of held-out traffic is measured apart from it, on whole prompts, beside random sets of as many requests;
+their mean length is a limit of the chosen set too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -43,11 +44,11 @@ MOST_MIB = 1024
 CUTTER = Cutter(unit=Unit.CHARACTERS, block=TEXT_BLOCK_CHARACTERS, is_trace=False)
 # Not ru_maxrss: a child inherits that of the process that started it.
 PEAK = """
-import pathlib, sys
+import pathlib, sys, time
 from kvrelease.cli.app import run
 code = run(["prompts", "select", *sys.argv[1:]])
 lines = pathlib.Path("/proc/self/status").read_text().splitlines()
-print(int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024)
+print(int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024, time.process_time())
 sys.exit(code)
 """
 
@@ -71,10 +72,26 @@ def _measure(place: Path, *, lines: int, requests: int, seed: int) -> None:
     write_log(log, lines=lines, seed=seed)
     size = log.stat().st_size
     print(f"{machine()}; log of {lines:,} lines, {size / 1e9:.2f} GB\n")
-    chosen, report = place / "set.jsonl", place / "report.json"
+    numbers: dict[bytes, int] = {}
+    first_held_out = int(lines * (1 - HELD_OUT))
+    rng = random.Random(seed + 1)  # noqa: S311 - repeatable
+    sets = {}
+    for number in range(RANDOM_SETS):
+        picked = sorted(rng.sample(range(first_held_out), requests))
+        sets[f"random {number + 1}"] = cuts(log, numbers, lines=picked)
+    characters = sum(map(length_of, sets.values())) // RANDOM_SETS
+    chosen = _select(log, place / "set.jsonl", lines=lines, requests=requests, characters=characters)
+    sets = {"selected": cuts_of_set(chosen, numbers), **sets}
+    _compare(sets, cuts(log, numbers, lines=range(first_held_out, lines)))
+
+
+def _select(log: Path, chosen: Path, *, lines: int, requests: int, characters: int) -> Path:
+    """Runs the command, prints what it took, and names the set."""
+    report = chosen.with_name("report.json")
+    limits = ["--requests", str(requests), "--characters", str(characters)]
     begun = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-c", PEAK, log, "--requests", str(requests), "-o", chosen, "--report", report],
+        [sys.executable, "-c", PEAK, log, *limits, "-o", chosen, "--report", report],
         capture_output=True,
         text=True,
         check=False,
@@ -83,36 +100,34 @@ def _measure(place: Path, *, lines: int, requests: int, seed: int) -> None:
     if done.returncode != 0:
         sys.exit(f"select ended {done.returncode}:\n{done.stderr}")
     found = json.loads(report.read_text())
-    peak_mib = float(done.stdout.split()[-1])
-    print("| `prompts select` | |\n|---|---|")
+    peak_mib, cpu_s = map(float, done.stdout.split()[-2:])
+    print(f"| `prompts select {' '.join(limits)}` | |\n|---|---|")
     print(f"| wall time, three passes | {wall_s:.1f} s |")
-    print(f"| lines per second, the whole command | {lines / wall_s:,.0f} |")
+    print(f"| CPU time | {cpu_s:.1f} s |")
+    print(f"| lines per second of wall time, of CPU time | {lines / wall_s:,.0f}, {lines / cpu_s:,.0f} |")
     print(f"| peak memory | {peak_mib:,.0f} MiB (at most {MOST_MIB}: {'yes' if peak_mib <= MOST_MIB else 'NO'}) |")
     print(f"| traffic that may be missing from a count | {found['undercount']:g} requests |")
+    print(f"| proved: at least so much of the best choice's value | {found['proved_share']:.1%} |")
     print(f"| hit rate it expects of held-out traffic, by the set alone | {found['held_out']['hit_rate']:.1%} |")
     print(f"| the same without a budget | {found['held_out']['ceiling']:.1%} |\n")
-    _compare(log, chosen, lines=lines, requests=requests, seed=seed)
+    return chosen
 
 
-def _compare(log: Path, chosen: Path, *, lines: int, requests: int, seed: int) -> None:
-    """What the set hits of held-out traffic, beside random sets of as many requests."""
-    numbers: dict[bytes, int] = {}
-    first_held_out = int(lines * (1 - HELD_OUT))
-    sets = {"selected": cuts_of_set(chosen, numbers)}
-    rng = random.Random(seed + 1)  # noqa: S311 - repeatable
-    for number in range(RANDOM_SETS):
-        picked = sorted(rng.sample(range(first_held_out), requests))
-        sets[f"random {number + 1}"] = cuts(log, numbers, lines=picked)
-    traffic = cuts(log, numbers, lines=range(first_held_out, lines))
-    alone = {name: hit_rate(traffic, prompts) for name, prompts in sets.items()}
+def _compare(sets: Mapping[str, Sequence[SimulatedRequest]], traffic: Sequence[SimulatedRequest]) -> None:
+    """What each set hits of held-out traffic."""
     early = traffic[:COLD_START]
-    print(f"| set of {requests} | characters | held-out, set alone | simulated: first {COLD_START:,} requests | all |")
-    print("|---|---|---|---|---|")
+    print(f"| set | prompts | characters | held-out, set alone | simulated: first {COLD_START:,} requests | all |")
+    print("|---|---|---|---|---|---|")
     for name, prompts in {"none": [], **sets}.items():
-        after = [rate(warmed(prompts, part)) for part in (early, traffic)]
-        length = sum(prompt.prompt_tokens or 0 for prompt in prompts)
-        print(f"| {name} | {length:,} | {alone.get(name, 0.0):.1%} | {after[0]:.1%} | {after[1]:.1%} |")
+        first, whole = (rate(warmed(prompts, part)) for part in (early, traffic))
+        alone = hit_rate(traffic, prompts)
+        print(f"| {name} | {len(prompts)} | {length_of(prompts):,} | {alone:.1%} | {first:.1%} | {whole:.1%} |")
     print(f"\nSimulated cache: one replica of {CAPACITY_BLOCKS:,} blocks of {TEXT_BLOCK_CHARACTERS} characters.")
+
+
+def length_of(prompts: Sequence[SimulatedRequest]) -> int:
+    """Characters of all prompts."""
+    return sum(prompt.prompt_tokens or 0 for prompt in prompts)
 
 
 def rate(found: Simulation) -> float:

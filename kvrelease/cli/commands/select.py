@@ -23,7 +23,7 @@ _COPY = "save it to a file first"
 
 def select(
     log: Annotated[
-        Path, typer.Argument(metavar="LOG", help="Traffic log, plain or gzip; it is read three to four times.")
+        Path, typer.Argument(metavar="LOG", help="Traffic log, plain or gzip; it is read two or three times.")
     ],
     *,
     output: Annotated[
