@@ -63,7 +63,8 @@ class Cutter(msgspec.Struct, frozen=True, kw_only=True):
     def cut(self, request: LoggedRequest) -> Cut:
         """The blocks of one request; those beyond `MAX_BLOCKS_OF_A_PROMPT` are left out."""
         space = key_space(model=request.model, salt=request.salt)
-        root = blake2b(msgspec.json.encode((space.model, space.salt)), digest_size=NAME_BYTES).digest()
+        # By route too: a template begins a chat with tokens that no completion begins with.
+        root = blake2b(msgspec.json.encode((space.model, space.salt, request.kind)), digest_size=NAME_BYTES).digest()
         if self.is_trace:
             return _cut_trace(request, root, block=self.block)
         return _cut_text(_text(request), root, block=self.block)

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from kvrelease.selection.cutting import MAX_BLOCKS_OF_A_PROMPT, Cutter, Unit, cutter_for
+from kvrelease.workload.prompt_set import PromptKind
 from tests.selection.builders import chat, trace
 
 TEXT = Cutter(unit=Unit.CHARACTERS, block=16, is_trace=False)
@@ -25,6 +27,15 @@ def test_text_beyond_ascii_makes_the_same_names_for_a_beginning_within_it() -> N
 def test_key_spaces_share_no_name(model: str | None, salt: str | None) -> None:
     one, other = TEXT.cut(chat("a" * 80, "x")), TEXT.cut(chat("a" * 80, "x", model=model, salt=salt))
     assert not set(one.names) & set(other.names)
+
+
+def test_a_completion_shares_nothing_with_a_chat_of_the_same_text() -> None:
+    asked = chat("a" * 80, "x")
+    same = msgspec.structs.replace(
+        asked, kind=PromptKind.COMPLETIONS, body={"prompt": "system\n" + "a" * 80 + "\nuser\nx\n"}
+    )
+    assert TEXT.cut(same).length == TEXT.cut(asked).length
+    assert not set(TEXT.cut(same).names) & set(TEXT.cut(asked).names)
 
 
 def test_the_last_symbol_is_never_cached() -> None:
