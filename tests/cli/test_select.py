@@ -16,11 +16,11 @@ from tests.selection.builders import words
 
 @pytest.fixture
 def log(workdir: Path) -> Path:
-    """Three hundred requests, a second apart, over five system prompts."""
+    """A hundred and fifty requests, a second apart, over five system prompts."""
     rng = random.Random(8)
     systems = [words(rng, 700) for _ in range(5)]
     lines = []
-    for number in range(300):
+    for number in range(150):
         system = rng.choices(systems, (16, 8, 4, 2, 1))[0]
         messages = [{"role": "system", "content": system}, {"role": "user", "content": f"SECRET-{words(rng, 90)}"}]
         lines.append(json.dumps({"messages": messages, "timestamp": 1_700_000_000 + number}) + "\n")
@@ -33,7 +33,7 @@ def test_the_set_is_written_and_the_report_printed(kv: Kv, log: Path, workdir: P
     result = kv("prompts", "select", log, "--requests", 3, "-o", "set.jsonl", "--format", "json")
     report = json.loads(result.out)
     assert result.code == 0
-    assert (report["kind"], report["split"], report["held_out"]["requests"]) == ("kvrelease/selection", "time", 60)
+    assert (report["kind"], report["split"], report["held_out"]["requests"]) == ("kvrelease/selection", "time", 30)
     assert [one.weight for one in load_prompt_set("set.jsonl", directory=workdir)] == [
         one["weight"] for one in report["prompts"]
     ]
@@ -61,7 +61,7 @@ def test_a_damaged_line_stops_unless_it_may_be_left_out(kv: Kv, log: Path) -> No
         file.write('{"messages": SECRET\n')
     result = kv("prompts", "select", log)
     assert result.code == 4
-    assert "line 301" in result.err
+    assert "line 151" in result.err
     assert "SECRET" not in result.err
     left_out = kv("prompts", "select", log, "--skip-damaged", "--format", "json")
     assert (left_out.code, json.loads(left_out.out)["damaged"]) == (0, 1)

@@ -89,7 +89,7 @@ def best_value(forest: Forest, budget: Budget) -> float:
 )
 def test_the_choice_keeps_the_budget_its_promise_and_its_limit(limits: tuple[str, ...], guaranteed: float) -> None:
     shares = []
-    for seed in range(300):
+    for seed in range(200):
         rng = random.Random(seed)
         forest = random_forest(rng)
         ranges = {"requests": (1, 4), "length": (10, 150), "blocks": (1, 14)}

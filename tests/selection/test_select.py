@@ -157,7 +157,7 @@ def test_a_log_with_one_time_only_is_split_by_hash() -> None:
 
 
 def test_a_time_that_is_missing_late_in_the_log_does_not_split_by_time() -> None:
-    log = [*desk_log(1200), chat("x", "y", line=1201)]
+    log = [*(chat("x" * 70, str(n), at_s=float(n)) for n in range(1100)), chat("x" * 70, "y")]
     assert selecting(log, requests=2).report.split is SplitBy.HASH
 
 

@@ -37,7 +37,7 @@ def test_within_its_size_everything_is_counted_exactly() -> None:
 
 
 def test_no_count_is_too_high_and_none_too_low_by_more_than_is_said() -> None:
-    for seed in range(6):
+    for seed in range(3):
         for max_blocks in (20, 100, 700):
             sketch, truth = counted(seed, max_blocks)
             assert sketch.undercount > 0, "this must be too small for all, or it shows nothing"

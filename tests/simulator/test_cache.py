@@ -20,7 +20,7 @@ def prompt(rng: random.Random) -> list[object]:
 
 @pytest.mark.parametrize("hits_in_flight", [False, True])
 def test_it_evicts_what_an_independent_model_of_vllm_evicts(hits_in_flight: bool) -> None:
-    for seed in range(120):
+    for seed in range(80):
         rng = random.Random(seed)
         capacity = rng.randint(1, 24)
         cache = BlockCache(capacity, hits_in_flight=hits_in_flight)
@@ -53,7 +53,7 @@ def test_it_evicts_what_an_independent_model_of_vllm_evicts(hits_in_flight: bool
 
 
 def test_one_request_at_a_time_equals_the_same_one_in_steps() -> None:
-    for seed in range(150):
+    for seed in range(80):
         rng = random.Random(seed)
         capacity = rng.randint(1, 20)
         cache, naive = BlockCache(capacity), NaiveCache(capacity, hits_in_flight=False)
