@@ -84,6 +84,27 @@ class GeneratedToken(msgspec.Struct, frozen=True, kw_only=True):
     top: tuple[TopLogprob, ...] = ()
 
 
+class CacheTiers(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the cached tokens of one prompt came from, by the server's own word.
+
+    Attributes:
+        device_tokens: found in the accelerator's memory.
+        host_tokens: brought back from the host's memory.
+        storage_tokens: read from a store outside the process; None when the server has none.
+        storage: the server's name of that store.
+    """
+
+    device_tokens: int
+    host_tokens: int = 0
+    storage_tokens: int | None = None
+    storage: str | None = None
+
+    @property
+    def tokens(self) -> int:
+        """All of them."""
+        return self.device_tokens + self.host_tokens + (self.storage_tokens or 0)
+
+
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """What one request showed. None means "the server does not say", never zero.
 
@@ -92,6 +113,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         tokens: [generated], empty when the server reports no log-probabilities.
         prompt_tokens: length of the prompt in tokens, by the server's own count.
         cached_tokens: how many of them came from a prefix cache, by the response's own usage.
+        tiers: which tiers of the cache they came from.
         ttft_s: seconds from sending to the first generated token, of a streamed request only.
         total_s: seconds from sending to the last byte.
         finish_reason: `stop`, `length`, …
@@ -101,12 +123,14 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
             above zero `cached_tokens` is no evidence of a foreign hit.
         was_throttled: the server asked for fewer requests before it answered (429, or 503 with a time).
         retry_after_s: the longest wait that it asked for meanwhile, seconds; None when it asked for none.
+        rank: the data-parallel rank that answered.
     """
 
     text: str
     tokens: tuple[GeneratedToken, ...] = ()
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
+    tiers: CacheTiers | None = None
     ttft_s: float | None = None
     total_s: float
     finish_reason: str | None = None
@@ -115,6 +139,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 0
     was_throttled: bool = False
     retry_after_s: float | None = None
+    rank: int | None = None
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from kvrelease.engines.llamacpp import LlamaCppClient
 from kvrelease.engines.openai import MODELS, OpenAIClient
 from kvrelease.engines.replies import looks_like_html, parse_object, refusal
 from kvrelease.engines.retry import BACKOFF_S, MAX_RETRIES
+from kvrelease.engines.sglang import SglangClient
 from kvrelease.engines.vllm import VllmClient
 from kvrelease.errors import UnexpectedReply, UsageError
 
@@ -132,8 +133,10 @@ async def detect_kind(transport: Transport) -> EngineKind:
 async def _kind_by_routes(transport: Transport) -> EngineKind:
     if "build_info" in as_object(await transport.find_object("/props")):
         return EngineKind.LLAMACPP
-    if "model_path" in as_object(await transport.find_object("/get_model_info")):
-        return EngineKind.SGLANG
+    # The second is the older name; newer releases answer to both.
+    for path in ("/model_info", "/get_model_info"):
+        if "model_path" in as_object(await transport.find_object(path)):
+            return EngineKind.SGLANG
     # TensorRT-LLM has /version too; only vLLM counts under this prefix.
     metrics = await transport.get("/metrics", is_optional=True)
     if metrics.is_ok and not looks_like_html(metrics.data, metrics.headers) and b"\nvllm:" in metrics.data:
@@ -150,10 +153,7 @@ def _client(kind: EngineKind, transport: Transport, *, model: str | None) -> Eng
         case EngineKind.OPENAI:
             return OpenAIClient(transport, model=model)
         case EngineKind.SGLANG:
-            raise UsageError(
-                f"{transport.url} is SGLang, for which this version of kvrelease has no adapter",
-                hint="pass --engine openai: it is then measured as any compatible server, without salt and bypass",
-            )
+            return SglangClient(transport, model=model)
         case EngineKind.LOCAL:
             raise UsageError(
                 "the in-process engine has no URL",

@@ -10,12 +10,13 @@ import msgspec
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.engines.base import Capabilities, Counters, EngineIdentity, EngineKind, Observation, Request, Route
-from kvrelease.engines.foreign import as_count, as_ids, as_list, as_object, as_text, at, is_object, label
+from kvrelease.engines.foreign import as_count, as_ids, as_text, at, label
 from kvrelease.engines.http import Transport
 from kvrelease.engines.metrics import parse_metrics
 from kvrelease.engines.openai import OpenAIRoutes, labels_of, refuse_unsupported
 from kvrelease.engines.process import process_behind
 from kvrelease.engines.replies import parse_object, refusal
+from kvrelease.engines.request_fields import has_media, single_prompt
 from kvrelease.errors import UnexpectedReply, UsageError
 
 # Settings of KV's bytes or layout that no route of the server tells (b11434).
@@ -100,33 +101,28 @@ class LlamaCppClient:
     async def tokenize(self, request: Request) -> tuple[int, ...] | None:
         """[prompt] token ids as the server makes them for this route; None for several prompts, images, or no route."""
         if request.route is Route.COMPLETIONS:
-            prompt = request.body.get("prompt")
-            items = as_list(prompt)
-            if len(items) == 1 and (isinstance(items[0], str) or as_ids(items[0])):
-                prompt = items[0]
-            if (ids := as_ids(prompt)) is not None:
-                return ids or None
-            return await self._token_ids(prompt) if isinstance(prompt, str) else None
-        if _has_media(request.body):
+            prompt = single_prompt(request.body.get("prompt"))
+            return await self._token_ids(prompt) if isinstance(prompt, str) else prompt
+        if has_media(request.body):
             return None
         reply = await self._transport.post("/apply-template", request.body)
         if reply.status in _ROUTELESS:
             return None
         if not reply.is_ok:
             raise refusal(reply, redactor=self._transport.redactor, body=request.body)
-        prompt = as_text(parse_object(reply).get("prompt"))
-        if prompt is None:
+        rendered = as_text(parse_object(reply).get("prompt"))
+        if rendered is None:
             raise UnexpectedReply(f"{reply.what}: the answer has no prompt")
-        return await self._token_ids(prompt)
+        return await self._token_ids(rendered)
 
     async def complete(self, request: Request) -> Observation:
         """What one request shows."""
         refuse_unsupported(request, kind=self.kind, has_salt=False, has_bypass=True)
         extra: JsonObject = {"cache_prompt": False} if request.bypasses_cache else {}
-        found, payload = await self._routes.complete_with_payload(request, extra=extra)
+        found, payloads = await self._routes.complete_with_payloads(request, extra=extra)
         if found.cached_tokens is None:
             # Builds before usage carried it, and chats whose usage a proxy drops.
-            cached = as_count(at(payload, "timings", "cache_n"))
+            cached = as_count(at(payloads[-1], "timings", "cache_n"))
             return msgspec.structs.replace(found, cached_tokens=cached)
         return found
 
@@ -204,13 +200,3 @@ def _labels(props: JsonObject, details: JsonObject) -> dict[str, str]:
     found = {name: as_text(props.get(name)) for name in ("model_path", "model_alias", "model_ftype")}
     found |= {name: label(details.get(name)) for name in ("n_params", "size")}
     return {name: value for name, value in found.items() if value}
-
-
-def _has_media(body: JsonObject) -> bool:
-    parts = [
-        part
-        for message in map(as_object, as_list(body.get("messages")))
-        for part in as_list(message.get("content"))
-        if is_object(part)
-    ]
-    return any(part.get("type") not in ("text", "input_text") for part in parts)

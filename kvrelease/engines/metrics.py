@@ -54,6 +54,10 @@ class Metrics:
         }
         return tuple(sorted(int(text) for text in found if text.isdecimal()))
 
+    def samples(self, name: str) -> tuple[Sample, ...]:
+        """Each series of one metric, with or without `_total`; none when it is missing."""
+        return tuple(self._samples.get(name) or self._samples.get(f"{name}_total") or ())
+
     def labels(self, name: str) -> tuple[dict[str, str], ...]:
         """The labels of each series of an info metric, such as `vllm:cache_config_info`."""
         return tuple(sample.labels for sample in self._samples.get(name, ()))

@@ -28,9 +28,12 @@ _MAX_LISTED = 10  # names in one message
 _MAX_NAME = 200  # characters of each
 
 # vLLM: "maximum context length"; llama.cpp: "exceeds the available context size"; OpenAI: context_length_exceeded;
-# SGLang: "longer than the model's context length"; TGI: "`inputs` tokens + `max_new_tokens` must be <=".
+# SGLang: "longer than the model's context length", "exceeds the maximum allowed length" (of its memory);
+# TGI: "`inputs` tokens + `max_new_tokens` must be <=".
 _TOO_LONG = re.compile(
-    r"maximum context length|context[_ ]length|context[_ ]size|max_model_len|max_new_tokens. must be", re.IGNORECASE
+    r"maximum context length|context[_ ]length|context[_ ]size|max_model_len|maximum allowed length|"
+    r"max_new_tokens. must be",
+    re.IGNORECASE,
 )
 _NO_MODEL = re.compile(r"model.*(does not exist|not found|not exist|unknown|no such)|model_not_found", re.IGNORECASE)
 
@@ -43,6 +46,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
         aliases: other names that are accepted.
         owner: `owned_by`, a hint at the kind of server.
         root: path or name of the weights, as the server claims.
+        parent: of an adapter, the model that it changes.
         context_tokens: longest prompt plus generation, None when not told.
         details: the entry's `meta` (llama.cpp), empty when there is none.
     """
@@ -51,6 +55,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     owner: str | None = None
     root: str | None = None
+    parent: str | None = None
     context_tokens: int | None = None
     details: JsonObject = {}
 
@@ -113,13 +118,13 @@ class OpenAIRoutes:
         Raises:
             UsageError, PromptTooLong, ServiceError: as `EngineClient.complete`.
         """
-        result, _ = await self.complete_with_payload(request, extra=extra)
+        result, _ = await self.complete_with_payloads(request, extra=extra)
         return result
 
-    async def complete_with_payload(
+    async def complete_with_payloads(
         self, request: Request, *, extra: JsonObject | None = None
-    ) -> tuple[Observation, JsonObject]:
-        """As `complete`, with the last JSON of the answer, for what an engine adds to the protocol."""
+    ) -> tuple[Observation, tuple[JsonObject, ...]]:
+        """As `complete`, with the answer's JSON (each event's of a stream), for what an engine adds to the protocol."""
         # A body with a model of its own needs no listing: of several served models it has chosen one.
         name = as_text(request.body.get("model")) or await self.model_name()
         body = request_body(request, model=name) | (extra or {})
@@ -140,11 +145,12 @@ class OpenAIRoutes:
         if not reply.events:
             payload = parse_object(reply)
             self._raise_error_in(payload, reply, body)
-            return observation(reply, [(payload, None)], top=request.top_logprobs), payload
-        payloads = [(as_object(event.payload), event.at_s) for event in reply.events]
-        for payload, _ in payloads:
+            return observation(reply, [(payload, None)], top=request.top_logprobs), (payload,)
+        timed = [(as_object(event.payload), event.at_s) for event in reply.events]
+        payloads = tuple(payload for payload, _ in timed)
+        for payload in payloads:
             self._raise_error_in(payload, reply, body)
-        return observation(reply, payloads, top=request.top_logprobs), payloads[-1][0]
+        return observation(reply, timed, top=request.top_logprobs), payloads
 
     async def _sent(self, request: Request, body: JsonObject) -> Reply:
         if request.streams:
@@ -287,6 +293,7 @@ def _served(entry: JsonObject) -> ServedModel | None:
         aliases=tuple(alias for item in as_list(entry.get("aliases")) if (alias := as_text(item))),
         owner=as_text(entry.get("owned_by")),
         root=as_text(entry.get("root")),
+        parent=as_text(entry.get("parent")),
         context_tokens=as_count(entry.get("max_model_len")) or as_count(details.get("n_ctx")),
         details=details,
     )

@@ -10,12 +10,13 @@ from __future__ import annotations
 from kvrelease.artifacts import JsonObject
 from kvrelease.engines.base import Capabilities, Counters, EngineIdentity, EngineKind, Observation, Request, Route
 from kvrelease.engines.cacheability import why_nothing_is_cached
-from kvrelease.engines.foreign import as_ids, as_list, as_object, as_text
+from kvrelease.engines.foreign import as_ids, as_object, as_text
 from kvrelease.engines.http import Transport
 from kvrelease.engines.metrics import Metrics, parse_metrics
 from kvrelease.engines.openai import OpenAIRoutes, labels_of
 from kvrelease.engines.process import of_rank, process_behind
 from kvrelease.engines.replies import Reply, looks_like_html, parse_object, refusal
+from kvrelease.engines.request_fields import single_prompt
 from kvrelease.engines.vllm_runtime import RANK_LABEL, read_cache, read_runtime
 from kvrelease.errors import UnexpectedReply, UsageError
 
@@ -121,7 +122,8 @@ class VllmClient:
         """[prompt] token ids by the server's tokenizer; None for several prompts, embeddings, or without the route."""
         body = self._tokenize_body(request)
         if body is None:
-            return as_ids(_single_prompt(request.body.get("prompt"))) if request.route is Route.COMPLETIONS else None
+            prompt = single_prompt(request.body.get("prompt")) if request.route is Route.COMPLETIONS else None
+            return prompt if isinstance(prompt, tuple) else None
         body["model"] = request.body.get("model") or await self._routes.model_name()
         reply = await self._transport.post("/tokenize", body)
         if reply.status in (401, 403, 404, 405, 501) or looks_like_html(reply.data, reply.headers):
@@ -210,7 +212,7 @@ class VllmClient:
         """The body for /tokenize; None where there is nothing to ask it."""
         given = request.body
         if request.route is Route.COMPLETIONS:
-            prompt = _single_prompt(given.get("prompt"))
+            prompt = single_prompt(given.get("prompt"))
             if not isinstance(prompt, str):
                 return None
             body: JsonObject = {"prompt": prompt}
@@ -238,14 +240,6 @@ def checked_salt(salt: str) -> str:
             hint="a namespace of kvrelease always fits",
         )
     return salt
-
-
-def _single_prompt(prompt: object) -> object:
-    """The one prompt of a completions body: a text or token ids; None for several."""
-    if isinstance(prompt, str) or as_ids(prompt):
-        return prompt
-    items = as_list(prompt)
-    return items[0] if len(items) == 1 and (isinstance(items[0], str) or as_ids(items[0])) else None
 
 
 def _flush_success(reply: Reply) -> bool | None:

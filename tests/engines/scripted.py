@@ -6,7 +6,7 @@ Source: vLLM 0.32.0 (block hash chain with the salt in the first block, at most 
 block wins, `prompt_logprobs` skips reading and still writes, null `prompt_tokens_details` without its flag,
 `reset_prefix_cache` and `collective_rpc` in development mode only, error texts, metric names); llama.cpp b11434 (slots,
 longest common prefix, `cache_prompt: false` replaces the slot, `timings.cache_n`, `/props`, slot files without any
-identity, completions with log-probabilities of chat's shape); SGLang 0.5.23 (`/get_model_info`, to be recognised only).
+identity, completions with log-probabilities of chat's shape); SGLang 0.5.23 (`scripted_sglang.py`).
 
 Example:
     with ScriptedEngine(kind=EngineKind.VLLM, release="old") as engine:
@@ -29,6 +29,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kvrelease.engines.base import EngineKind
+from tests.engines import scripted_sglang
 from tests.engines.scripted_break import Break
 from tests.engines.scripted_cache import BlockCache, Cache, SlotCache
 from tests.engines.scripted_model import chat_prompt, ranked, token_ids, word_id
@@ -66,13 +67,14 @@ class Generation:
     tops: list[list[tuple[str, float]]]
     prompt_tokens: int
     cached: int
+    external: int = 0
 
 
 class ScriptedEngine:
     """One engine process behind a URL. Use as a context manager.
 
     Args:
-        kind: VLLM, LLAMACPP, OPENAI (vLLM's cache, and no route beyond the protocol) or SGLANG (to be recognised).
+        kind: VLLM, LLAMACPP, OPENAI (vLLM's cache, and no route beyond the protocol) or SGLANG.
         release: the weights it starts with; any name.
         model: the served model name.
         block_tokens: granularity of a hit of the block cache.
@@ -81,18 +83,21 @@ class ScriptedEngine:
         keeps_in_ram: llama.cpp's `--cache-ram`.
         context_tokens: longest prompt plus generation.
         reports_cached_tokens: False leaves `prompt_tokens_details` null, and `timings` out.
+        keeps_extensions: whether what SGLang adds to the protocol arrives (a gateway may drop it).
         has_metrics: whether `/metrics` answers.
-        has_dev_routes: vLLM's development mode, or llama.cpp's `--slot-save-path`.
+        has_dev_routes: vLLM's development mode, llama.cpp's `--slot-save-path`, or SGLang's `/server_info`.
         ignores_salt: answers as if no salt was sent (a gateway dropped it, a misspelt field).
         honours_bypass: False goes on reading the cache when asked not to.
         api_key: wanted as a bearer token on `/v1`; None for open.
-        store: a shared dictionary, the tier below, which ignores salts; it survives `restart`, `reload` and flushes.
+        store: a shared dictionary, the tier below, which ignores salts (SGLang's does not); it survives `restart`,
+            `reload` and flushes.
+        adapters: names of adapters that SGLang lists.
         slot_files: a shared dictionary for llama.cpp's slot save and restore.
         strength_nats: distance between releases.
         noise: whether every answer carries up to 0.02 nats of noise, different from run to run.
         host: the loopback address to listen on: several engines can have one port.
         port: to listen on; 0 for any.
-        ranks: data-parallel ranks, each with a cache and counters of its own (vLLM).
+        ranks: data-parallel ranks, each with a cache and counters of its own (vLLM, SGLang).
         honours_rank: False deals requests out in turn whatever their header says, with status 200, as some routes do.
 
     Attributes:
@@ -113,12 +118,14 @@ class ScriptedEngine:
         keeps_in_ram: bool = False,
         context_tokens: int = 4096,
         reports_cached_tokens: bool = True,
+        keeps_extensions: bool = True,
         has_metrics: bool = True,
         has_dev_routes: bool = True,
         ignores_salt: bool = False,
         honours_bypass: bool = True,
         api_key: str | None = None,
         store: dict[str, str] | None = None,
+        adapters: Sequence[str] = (),
         slot_files: dict[str, tuple[list[int], list[str]]] | None = None,
         strength_nats: float = 0.5,
         noise: bool = False,
@@ -136,6 +143,7 @@ class ScriptedEngine:
         self.slots = slots
         self.context_tokens = context_tokens
         self.reports_cached_tokens = reports_cached_tokens
+        self.keeps_extensions = keeps_extensions
         self.has_metrics = has_metrics
         self.has_dev_routes = has_dev_routes
         self.ignores_salt = ignores_salt
@@ -145,13 +153,15 @@ class ScriptedEngine:
         self.strength_nats = strength_nats
         self.has_noise = noise
         self.flush_reply: tuple[int, bytes] | None = None
-        """Replaces the answer of `/reset_prefix_cache` (status, body); the cache is then left alone."""
+        """Replaces the answer of a flush (status, body); the cache is then left alone."""
         self.token_shift = 0
         """Added to every id that `/tokenize` tells: another tokenizer."""
         self.cache_labels: dict[str, object] = {}
         """More of `vllm:cache_config_info`, or in place of what it has."""
         self.waiting = 0
         """What `vllm:num_requests_waiting` tells."""
+        self.adapters = tuple(adapters)
+        self.weight_versions = ["default"]  # SGLang's label; several when an answer is generated across a swap
         self.root = f"/models/{release}"  # what /v1/models claims; like vLLM's, a reload leaves it
         self.requests: list[Seen] = []
         self.cached_of: list[int] = []
@@ -255,8 +265,7 @@ class ScriptedEngine:
 
     def generate(self, prompt: Sequence[int], body: Json) -> Generation:
         """Runs one request: reads the cache, computes the rest with the running release, and writes the cache."""
-        has_salts = self.kind is EngineKind.VLLM and not self.ignores_salt
-        salt = body.get("cache_salt") if has_salts else None
+        salt = None if self.ignores_salt else self._salt(body)
         bypasses = self._bypasses(body) and self.honours_bypass
         with self.lock:
             rank = getattr(self.routing, "rank", 0)
@@ -286,7 +295,12 @@ class ScriptedEngine:
                 self.external_hit_tokens += found.external
             self.cached_of.append(cached)
             self.rank_of.append(rank)
-        return Generation(words=words, tops=tops, prompt_tokens=len(prompt), cached=cached)
+        return Generation(words=words, tops=tops, prompt_tokens=len(prompt), cached=cached, external=found.external)
+
+    @property
+    def has_store(self) -> bool:
+        """Whether a tier below is attached."""
+        return self._store is not None
 
     def flush(self) -> None:
         """Empties this engine's own cache."""
@@ -304,6 +318,16 @@ class ScriptedEngine:
                     return breakage.how
         return None
 
+    def _salt(self, body: Json) -> str | None:
+        match self.kind:
+            case EngineKind.VLLM:
+                salt: str | None = body.get("cache_salt")
+                return salt
+            case EngineKind.SGLANG:
+                return scripted_sglang.key_space(body)
+            case _:
+                return None
+
     def _bypasses(self, body: Json) -> bool:
         match self.kind:
             case EngineKind.VLLM:
@@ -316,4 +340,9 @@ class ScriptedEngine:
     def _new_cache(self) -> Cache:
         if self.kind is EngineKind.LLAMACPP:
             return SlotCache(slots=self.slots, keeps_in_ram=self._keeps_in_ram)
-        return BlockCache(block_tokens=self.block_tokens, capacity_blocks=self.capacity_blocks, store=self._store)
+        return BlockCache(
+            block_tokens=self.block_tokens,
+            capacity_blocks=self.capacity_blocks,
+            store=self._store,
+            store_keeps_salt=self.kind is EngineKind.SGLANG,
+        )

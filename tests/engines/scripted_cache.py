@@ -35,13 +35,22 @@ class Cache(Protocol):
 class BlockCache:
     """Full blocks keyed by a chained hash of tokens, the salt in the first; the first one inserted wins; LRU.
 
-    Below it there may be a store that several engines share; like some real connectors it ignores the salt.
+    Below it there may be a store that several engines share; like some real connectors it ignores the salt, unless
+    `store_keeps_salt`.
     """
 
-    def __init__(self, *, block_tokens: int, capacity_blocks: int | None, store: dict[str, str] | None) -> None:
+    def __init__(
+        self,
+        *,
+        block_tokens: int,
+        capacity_blocks: int | None,
+        store: dict[str, str] | None,
+        store_keeps_salt: bool = False,
+    ) -> None:
         self.block_tokens = block_tokens
         self.capacity_blocks = capacity_blocks
         self.store = store
+        self.store_keeps_salt = store_keeps_salt
         self.blocks: dict[str, str] = {}  # key -> release, least recently used first
 
     def read(self, tokens: Sequence[int], *, salt: str | None, bypasses: bool) -> Found:
@@ -50,7 +59,7 @@ class BlockCache:
             return found
         # The last token is always computed: its logits are needed.
         usable = tokens[: (len(tokens) - 1) // self.block_tokens * self.block_tokens]
-        for key, shared in zip(self._keys(usable, salt), self._keys(usable, None), strict=True):
+        for key, shared in zip(self._keys(usable, salt), self._shared_keys(usable, salt), strict=True):
             if key in self.blocks:
                 self.blocks[key] = self.blocks.pop(key)
                 found.provenance += [self.blocks[key]] * self.block_tokens
@@ -63,7 +72,9 @@ class BlockCache:
 
     def write(self, tokens: Sequence[int], provenance: Sequence[str], *, salt: str | None) -> None:
         size = self.block_tokens
-        for index, (key, shared) in enumerate(zip(self._keys(tokens, salt), self._keys(tokens, None), strict=True)):
+        for index, (key, shared) in enumerate(
+            zip(self._keys(tokens, salt), self._shared_keys(tokens, salt), strict=True)
+        ):
             release = provenance[(index + 1) * size - 1]
             self.blocks.setdefault(key, release)
             if self.store is not None:
@@ -73,6 +84,9 @@ class BlockCache:
 
     def clear(self) -> None:
         self.blocks.clear()
+
+    def _shared_keys(self, tokens: Sequence[int], salt: str | None) -> list[str]:
+        return self._keys(tokens, salt if self.store_keeps_salt else None)
 
     def _keys(self, tokens: Sequence[int], salt: str | None) -> list[str]:
         keys, parent = [], json.dumps(salt)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from kvrelease.engines.base import EngineKind
+from tests.engines import scripted_sglang
 from tests.engines.scripted_break import Break
 from tests.engines.scripted_cache import SlotCache
 from tests.engines.scripted_model import chat_prompt, token_ids, word_id
@@ -92,10 +93,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def _refused(self, path: str, body: Json) -> tuple[int, Json] | None:  # noqa: PLR0911 - one per rule
         engine = self.engine
-        is_llama = engine.kind is EngineKind.LLAMACPP
-        if body.get("model") not in (None, engine.model) and not is_llama:
+        is_llama, is_sglang = engine.kind is EngineKind.LLAMACPP, engine.kind is EngineKind.SGLANG
+        if body.get("model") not in (None, engine.model) and not (is_llama or is_sglang):
             return 404, _error(f"The model `{body['model']}` does not exist.", "NotFoundError", 404)
         longest = max(len(prompt) for prompt in engine.prompt_ids(path, body))
+        if is_sglang:
+            return scripted_sglang.refused(engine, is_chat=path == GENERATIONS[0], longest=longest, body=body)
         if is_llama and longest >= engine.context_tokens:
             words = f"request ({longest} tokens) exceeds the available context size ({engine.context_tokens} tokens)"
             return 400, _error(words, "exceed_context_size_error", 400)
@@ -117,6 +120,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self, path: str, body: Json, made: list[Generation], message: Json | None = None) -> Json:
         choices = []
+        is_sglang = self.engine.kind is EngineKind.SGLANG
         for index, one in enumerate(made):
             choice: Json = {"index": index, "finish_reason": "length"}
             text = " ".join(one.words)
@@ -127,8 +131,13 @@ class Handler(BaseHTTPRequestHandler):
             if message is None:
                 choice["logprobs"] = self._logprobs(path, body, one, range(len(one.words)))
                 choice |= self._ids(body, one.words)
+            if is_sglang:
+                is_chat = path == GENERATIONS[0]
+                choice |= scripted_sglang.choice_fields(self.engine, is_chat=is_chat, body=body, made=one)
             choices.append(choice)
-        payload = self._common(path, "") | {"choices": choices, "usage": self._usage(made)}
+        payload = self._common(path, "", body) | {"choices": choices, "usage": self._usage(made)}
+        if is_sglang:
+            payload |= scripted_sglang.answer_fields(self.engine, body=body, made=made[0])
         if self.engine.kind is EngineKind.LLAMACPP and self.engine.reports_cached_tokens:
             payload["timings"] = {"cache_n": made[0].cached, "prompt_n": made[0].prompt_tokens - made[0].cached}
         return payload
@@ -145,15 +154,20 @@ class Handler(BaseHTTPRequestHandler):
             chunks.append({"index": 0, "finish_reason": None} | part | probs | self._ids(body, [word]))
         last: Json = {"delta": {}} if is_chat else {"text": ""}
         chunks.append({"index": 0, "finish_reason": "length"} | last)
-        events = [self._common(path, ".chunk") | {"choices": [chunk]} for chunk in chunks]
+        common = self._common(path, ".chunk", body)
+        events = [common | {"choices": [chunk]} for chunk in chunks]
+        if self.engine.kind is EngineKind.SGLANG and (
+            beyond := scripted_sglang.extension(self.engine, body=body, made=made)
+        ):
+            events.append(common | {"choices": []} | beyond)
         if (body.get("stream_options") or {}).get("include_usage"):
-            events.append(self._common(path, ".chunk") | {"choices": [], "usage": self._usage([made])})
+            events.append(common | {"choices": [], "usage": self._usage([made])})
         if self.engine.kind is EngineKind.LLAMACPP and self.engine.reports_cached_tokens:
             events[-1]["timings"] = {"cache_n": made.cached, "prompt_n": made.prompt_tokens - made.cached}
         if broken is Break.ERROR_EVENT:
             events = [events[0], _error("the engine core died", "InternalServerError", 500)]
         if broken is Break.EMPTY:
-            events = [self._common(path, ".chunk") | {"choices": [chunks[-1] | {"finish_reason": "stop"}]}]
+            events = [common | {"choices": [chunks[-1] | {"finish_reason": "stop"}]}]
         self._events(events, broken)
 
     def _events(self, events: list[Json], broken: Break | None) -> None:
@@ -205,20 +219,24 @@ class Handler(BaseHTTPRequestHandler):
         }
 
     def _ids(self, body: Json, words: list[str]) -> Json:
-        if self.engine.kind is not EngineKind.VLLM or not body.get("return_token_ids"):
+        is_completion = "messages" not in body
+        tells = self.engine.kind is EngineKind.VLLM or (self.engine.kind is EngineKind.SGLANG and is_completion)
+        if not tells or not body.get("return_token_ids"):
             return {}
         return {"token_ids": [word_id(word) for word in words]}
 
-    def _common(self, path: str, suffix: str) -> Json:
+    def _common(self, path: str, suffix: str, body: Json) -> Json:
         is_llama = self.engine.kind is EngineKind.LLAMACPP
         name = "chat.completion" if path == GENERATIONS[0] else "text_completion"
-        return {
+        common: Json = {
             "id": "cmpl-scripted",
             "object": name + (suffix if name.startswith("chat") else ""),
             "created": 1,
-            "model": self.engine.model,
-            "system_fingerprint": BUILD if is_llama else f"vllm-{VERSION}-00000000",
         }
+        if self.engine.kind is EngineKind.SGLANG:
+            return common | {"model": body.get("model", "default")}  # an echo
+        fingerprint = BUILD if is_llama else f"vllm-{VERSION}-00000000"
+        return common | {"model": self.engine.model, "system_fingerprint": fingerprint}
 
     def _usage(self, made: list[Generation]) -> Json:
         prompt = sum(one.prompt_tokens for one in made)
@@ -250,20 +268,20 @@ class Handler(BaseHTTPRequestHandler):
             case Break.UNAUTHORIZED:
                 self._unauthorized()
             case Break.FORBIDDEN:
-                self._json(403, _error("Forbidden", "PermissionError", 403))
+                self._fault(403, "Forbidden", "PermissionError")
             case Break.NO_ROUTE:
                 self._json(404, {"detail": "Not Found"})
             case Break.BAD_REQUEST:
                 quoted = body.get("prompt") or body["messages"][-1]["content"]
-                self._json(400, _error(f"{{'msg': 'Field wrong', 'text': {quoted!r}}}", "BadRequestError", 400))
+                self._fault(400, f"{{'msg': 'Field wrong', 'text': {quoted!r}}}", "BadRequestError")
             case Break.BUSY:
                 self._send(429, json.dumps(_error("too many requests", "RateLimit", 429)).encode(), retry_after="0")
             case Break.LOADING:
-                self._json(503, _error("Loading model", "unavailable_error", 503))
+                self._fault(503, "Loading model", "unavailable_error")
             case Break.CRASHING:
-                self._json(500, _error("Internal Server Error", "InternalServerError", 500))
+                self._fault(500, "Internal Server Error", "InternalServerError")
             case Break.INFINITE if body.get("logprobs"):
-                self._json(500, _error("Out of range float values are not JSON compliant: -inf", "Internal", 500))
+                self._fault(500, "Out of range float values are not JSON compliant: -inf", "Internal")
             case Break.HANG:
                 self.engine.closing.wait()
                 self.close_connection = True
@@ -301,16 +319,21 @@ class Handler(BaseHTTPRequestHandler):
             case "GET", "/health", _:
                 self._json(200, {"status": "ok"})
             case "GET", "/v1/models", _:
-                self._json(200, {"object": "list", "data": [self._model()]})
+                is_sglang = engine.kind is EngineKind.SGLANG
+                models = scripted_sglang.model(engine) if is_sglang else [self._model()]
+                self._json(200, {"object": "list", "data": models})
+            case "GET", "/metrics", EngineKind.SGLANG if engine.has_metrics:
+                self._send(200, scripted_sglang.metrics(engine).encode(), "text/plain; version=0.0.4")
             case "GET", "/metrics", EngineKind.VLLM | EngineKind.LLAMACPP if engine.has_metrics:
                 started = str(int(engine.started)) if engine.kind is EngineKind.LLAMACPP else None
                 self._send(200, self._metrics().encode(), "text/plain; version=0.0.4", process_start_time_unix=started)
-            case "GET", "/get_model_info", EngineKind.SGLANG:
-                self._json(200, {"model_path": engine.root, "is_generation": True})
             case _, _, EngineKind.VLLM:
                 self._vllm(method, path, body)
             case _, _, EngineKind.LLAMACPP:
                 self._llamacpp(method, path, query, body)
+            case _, _, EngineKind.SGLANG if found := scripted_sglang.reply(engine, method, path, body):
+                status, data = found
+                self._send(status, data, "text/plain") if isinstance(data, bytes) else self._json(status, data)
             case _:
                 self._missing()
 
@@ -323,8 +346,6 @@ class Handler(BaseHTTPRequestHandler):
             case EngineKind.LLAMACPP:
                 meta = {"n_ctx": engine.context_tokens, "n_params": 134515008, "size": 90100000}
                 return model | {"owned_by": "llamacpp", "aliases": [], "meta": meta}
-            case EngineKind.SGLANG:
-                return model | {"owned_by": "sglang", "root": engine.root}
             case _:
                 return model | {"owned_by": "somebody"}
 
@@ -464,6 +485,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def _json(self, status: int, payload: Json) -> None:
         self._send(status, json.dumps(payload).encode())
+
+    def _fault(self, status: int, message: str, kind: str) -> None:
+        """An error in the shape of the server."""
+        is_sglang = self.engine.kind is EngineKind.SGLANG
+        make = scripted_sglang.error if is_sglang else _error
+        self._json(status, make(message, kind, status))
 
     def _send(self, status: int, data: bytes, kind: str = "application/json", **headers: str | None) -> None:
         self.send_response(status)

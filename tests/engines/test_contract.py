@@ -21,7 +21,8 @@ from kvrelease.errors import (
 from tests.engines.clients import PROMPT, ask, chat, completion, use
 from tests.engines.scripted import Break, ScriptedEngine
 
-KINDS = (EngineKind.VLLM, EngineKind.LLAMACPP, EngineKind.OPENAI)
+KINDS = (EngineKind.VLLM, EngineKind.SGLANG, EngineKind.LLAMACPP, EngineKind.OPENAI)
+SALTED = (EngineKind.VLLM, EngineKind.SGLANG)
 SHAPES = {
     "chat": chat(),
     "chat-stream": chat(streams=True),
@@ -60,7 +61,8 @@ def test_one_request_shows_text_tokens_and_usage(engine: ScriptedEngine, shape: 
     assert found.prompt_tokens > 64
     assert found.finish_reason == "length"
     assert found.model == "scripted"
-    assert found.system_fingerprint is not None
+    # SGLang's label of the weights is in whole answers only.
+    assert (found.system_fingerprint is None) == (engine.kind is EngineKind.SGLANG and SHAPES[shape].streams)
     assert found.retries == 0
 
 
@@ -90,7 +92,7 @@ def test_the_second_of_two_equal_requests_hits(engine: ScriptedEngine) -> None:
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_server_that_does_not_say_is_unknown_and_never_zero(engine: ScriptedEngine, *, streams: bool) -> None:
-    engine.reports_cached_tokens = False
+    engine.reports_cached_tokens = engine.keeps_extensions = False
     assert [found.cached_tokens for found in ask(engine.url, chat(), chat(streams=streams))] == [None, None]
 
 
@@ -117,7 +119,7 @@ def test_identity_names_model_process_and_capabilities(engine: ScriptedEngine) -
     found = use(engine.url, identity)
     assert (found.kind, found.url, found.model) == (engine.kind, engine.url, "scripted")
     assert found.process is not None
-    assert found.capabilities.has_salt == (engine.kind is EngineKind.VLLM)
+    assert found.capabilities.has_salt == (engine.kind in SALTED)
     assert found.capabilities.has_bypass == (engine.kind is not EngineKind.OPENAI)
     assert found.capabilities.reference_heals == (engine.kind is EngineKind.LLAMACPP)
 
@@ -132,7 +134,7 @@ def test_another_model_than_the_served_is_named_with_what_is_served(engine: Scri
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_bypass_or_a_salt_is_honoured_or_refused(engine: ScriptedEngine, *, streams: bool) -> None:
     salted, bypassed = chat(salt="blue", streams=streams), chat(bypasses=True, streams=streams)
-    if engine.kind is EngineKind.VLLM:
+    if engine.kind in SALTED:
         ask(engine.url, salted)
     else:
         assert isinstance(failure(engine, salted), UsageError)
@@ -266,7 +268,7 @@ def test_flush_is_not_claimed_where_it_is_not_known(engine: ScriptedEngine) -> N
         return await client.flush()
 
     match engine.kind:
-        case EngineKind.VLLM:
+        case EngineKind.VLLM | EngineKind.SGLANG:
             assert use(engine.url, main) is True
         case EngineKind.LLAMACPP:
             assert use(engine.url, main) is None

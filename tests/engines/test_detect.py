@@ -31,6 +31,7 @@ def test_the_server_says_what_it_is(kind: EngineKind, suffix: str) -> None:
     ("path", "answer", "kind"),
     [
         ("/props", httpx.Response(200, json={"build_info": "b1"}), EngineKind.LLAMACPP),
+        ("/model_info", httpx.Response(200, json={"model_path": "/m"}), EngineKind.SGLANG),
         ("/get_model_info", httpx.Response(200, json={"model_path": "/m"}), EngineKind.SGLANG),
         ("/metrics", httpx.Response(200, text="# TYPE x gauge\nvllm:num_requests_running 0\n"), EngineKind.VLLM),
         ("/metrics", httpx.Response(200, text="<html>\nvllm:</html>"), EngineKind.OPENAI),
@@ -46,19 +47,10 @@ def test_where_a_gateway_hides_the_owner_routes_decide(path: str, answer: httpx.
     assert detected("http://h", httpx.MockTransport(handle)) is kind
 
 
-@pytest.mark.parametrize("kind", [EngineKind.VLLM, EngineKind.LLAMACPP, EngineKind.OPENAI])
+@pytest.mark.parametrize("kind", [EngineKind.VLLM, EngineKind.LLAMACPP, EngineKind.OPENAI, EngineKind.SGLANG])
 def test_the_adapter_is_the_servers_or_the_one_that_is_named(kind: EngineKind) -> None:
     with ScriptedEngine(kind) as engine:
         assert use(engine.url, kind_of) is kind
-        assert use(engine.url, kind_of, kind=EngineKind.OPENAI) is EngineKind.OPENAI
-
-
-def test_sglang_is_recognised_and_the_way_out_named() -> None:
-    with ScriptedEngine(EngineKind.SGLANG) as engine:
-        with pytest.raises(UsageError) as caught:
-            use(engine.url, kind_of)
-        assert "SGLang" in caught.value.message
-        assert "--engine openai" in (caught.value.hint or "")
         assert use(engine.url, kind_of, kind=EngineKind.OPENAI) is EngineKind.OPENAI
 
 
