@@ -55,7 +55,12 @@ def binding_settings(kind: EngineKind, namespace: str) -> BindingSettings:
                 flags=("--weight-version", namespace),
                 body={"extra_key": namespace},
                 directories={"SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": namespace},
-                limits=("requests without the extra key still share one key space",),
+                limits=(
+                    "requests without the extra key still share one key space",
+                    "HiCache's files carry the key and no weights, and are never written again: a directory of the "
+                    "namespace's own is what separates releases of requests without the key",
+                    "routers that follow KV events do not see the extra key",
+                ),
             )
         case EngineKind.LLAMACPP:
             return BindingSettings(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from contextlib import aclosing
 
 import pytest
 
 from kvrelease.engines.base import EngineClient, EngineIdentity, EngineKind, Observation, Request
+from kvrelease.engines.detect import open_engine
 from kvrelease.errors import (
     KvreleaseError,
     PromptTooLong,
@@ -261,6 +264,39 @@ def test_the_declared_content_type_does_not_decide(engine: ScriptedEngine) -> No
     engine.break_with(Break.WRONG_TYPE)
     (found,) = ask(engine.url, chat())
     assert len(found.tokens) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("streams", [False, True])
+def test_an_interrupt_closes_the_connection_so_that_the_server_stops(kind: EngineKind, *, streams: bool) -> None:
+    models = b'{"data": [{"id": "m"}]}'
+
+    async def main() -> None:
+        asked, gone = asyncio.Event(), asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if (await reader.readuntil(b"\r\n\r\n")).startswith(b"GET"):
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(models) + models
+                )
+            else:
+                asked.set()
+                await reader.read()  # ends when the client has closed
+                gone.set()
+            writer.close()
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            client = await open_engine(f"http://127.0.0.1:{port}", kind=kind, timeout_s=5.0)
+            async with aclosing(client):
+                task = asyncio.create_task(client.complete(chat(streams=streams, extra={"model": "m"})))
+                await asked.wait()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                await asyncio.wait_for(gone.wait(), 5.0)
+
+    asyncio.run(main())
 
 
 def test_flush_is_not_claimed_where_it_is_not_known(engine: ScriptedEngine) -> None:
