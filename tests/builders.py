@@ -47,7 +47,8 @@ from kvrelease.verify.exposure import ExposureResult, SpaceVerdict
 from kvrelease.verify.judge import Claim, PowerResult, StaleShare, VerifyReport
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.record import EngineRef, Record, RecordedObservation
-from kvrelease.workload.check import PromptsReport, PromptsWarning, SharedPrefix, WarningCode
+from kvrelease.workload.check import PromptsReport, SharedPrefix
+from kvrelease.workload.prompt_warnings import PromptsWarning, WarningCode
 
 A = TypeVar("A", bound=msgspec.Struct)
 

@@ -4,7 +4,8 @@ The tests of a prompt set look the same every day, while production writes today
 nothing that was prewarmed is ever hit.
 
 Source:
-    Public reports: dimagi/open-chat-studio#3625, open-webui/open-webui#28527, Mintplex-Labs/anything-llm#6398.
+    Public reports: dimagi/open-chat-studio#3625, open-webui/open-webui#28527, Mintplex-Labs/anything-llm#6398,
+    unslothai/unsloth#9177, CherryHQ/cherry-studio#16398.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ _PATTERNS = (
     (
         Volatility.TEMPLATE,
         re.compile(
-            r"\{\{?\s{0,4}[\w.]{0,40}(?:date|time|now|today|uuid|session|request_id)[\w.]{0,40}(?:\(\))?\s{0,4}\}?\}"
+            r"\{\{?\s{0,4}[\w.$]{0,40}(?:date|time|now|today|weekday|uuid|session|request_id|user_name|user_id|clipboard)"
+            r"[\w.]{0,40}(?:\(\))?\s{0,4}\}?\}"
             r"|strftime(?:_now)?\b|%Y-%m-%d|\$\(date\b|<(?:current_)?(?:date|time|datetime|timestamp)>",
             re.IGNORECASE,
         ),

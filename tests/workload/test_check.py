@@ -4,7 +4,9 @@ import msgspec
 import pytest
 
 from kvrelease.artifacts import from_json, now, to_json
-from kvrelease.workload.check import PromptsReport, SharedPrefix, WarningCode, check_prompt_set
+from kvrelease.workload.check import PromptsReport, SharedPrefix, check_prompt_set
+from kvrelease.workload.prompt_findings import KeySpaceShare
+from kvrelease.workload.prompt_warnings import WarningCode
 from tests.workload.builders import chat_body, prompt, prompt_set
 
 DESK = "You work at the desk. " * 5
@@ -34,6 +36,7 @@ def test_the_report_counts_what_the_set_holds() -> None:
             SharedPrefix(prefix="unshared", prompts=1, share=0.25, characters=len("Alone")),
         ),
         warnings=(),
+        key_spaces=(KeySpaceShare(model=None, salt=None, prompts=3, share=1.0),),
     )
     assert from_json(to_json(report).encode(), PromptsReport, source="-") == report
 

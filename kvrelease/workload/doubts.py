@@ -1,0 +1,72 @@
+"""What `prompts check --fail-on` asks of a report: yes, no, or not known."""
+
+from __future__ import annotations
+
+import enum
+
+from kvrelease.artifacts import Verdict
+from kvrelease.workload.check import PromptsReport
+from kvrelease.workload.log_report import LogReport
+from kvrelease.workload.prompt_findings import UncacheableReason
+
+
+class Doubt(enum.StrEnum):
+    """What may make a set or a log unfit."""
+
+    SECRETS = "secrets"
+    PERSONAL = "personal"
+    VOLATILE = "volatile"
+    UNCACHEABLE = "uncacheable"
+    ANY = "any"
+
+
+def doubt_verdict(report: PromptsReport | LogReport, doubt: Doubt) -> tuple[Verdict, str]:
+    """Whether a report has what was asked for, and why.
+
+    Returns:
+        FAIL when it has, INCONCLUSIVE when it cannot be known, PASS otherwise.
+    """
+    asked = [one for one in Doubt if one is not Doubt.ANY] if doubt is Doubt.ANY else [doubt]
+    answers = [(_answer(report, one), one) for one in asked]
+    for wanted in (Verdict.FAIL, Verdict.INCONCLUSIVE):
+        found = [one for verdict, one in answers if verdict is wanted]
+        if found:
+            words = {Verdict.FAIL: "found", Verdict.INCONCLUSIVE: "not known"}[wanted]
+            return wanted, f"{words}: {', '.join(found)}"
+    return Verdict.PASS, f"none found: {', '.join(asked)}"
+
+
+def _answer(report: PromptsReport | LogReport, doubt: Doubt) -> Verdict:
+    has, is_known = _of_set(report, doubt) if isinstance(report, PromptsReport) else _of_log(report, doubt)
+    if has:
+        return Verdict.FAIL
+    return Verdict.PASS if is_known else Verdict.INCONCLUSIVE
+
+
+def _of_set(report: PromptsReport, doubt: Doubt) -> tuple[bool, bool]:
+    """(it has what was asked for, all was looked at)."""
+    is_searched = all(warning.code != "not-searched" for warning in report.warnings)
+    match doubt:
+        case Doubt.SECRETS:
+            return any(one.is_secret for one in report.sensitive), is_searched
+        case Doubt.PERSONAL:
+            return any(not one.is_secret for one in report.sensitive), is_searched
+        case Doubt.VOLATILE:
+            return any(one.reason is UncacheableReason.VOLATILE for one in report.uncacheable), True
+        case _:
+            is_counted = report.tokens is not None and not report.tokens.unknown
+            return any(one.reason is UncacheableReason.SHORT for one in report.uncacheable), is_counted
+
+
+def _of_log(report: LogReport, doubt: Doubt) -> tuple[bool, bool]:
+    is_searched = report.not_searched == report.without_text == 0
+    match doubt:
+        case Doubt.SECRETS:
+            return any(one.is_secret for one in report.sensitive), is_searched
+        case Doubt.PERSONAL:
+            return any(not one.is_secret for one in report.sensitive), is_searched
+        case Doubt.VOLATILE:
+            return bool(report.volatile), report.without_text == 0
+        case _:
+            tokens = report.tokens
+            return tokens is not None and tokens.uncacheable > 0, tokens is not None and tokens.unknown == 0
