@@ -48,7 +48,12 @@ from kvrelease.verify.judge import Claim, PowerResult, StaleShare, VerifyReport
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.record import EngineRef, Record, RecordedObservation
 from kvrelease.workload.check import PromptsReport, SharedPrefix
+from kvrelease.workload.log_report import LoggedFinding, LoggedKeySpace, LoggedTokens, LogReport, Opening
+from kvrelease.workload.logs.log_format import LogFormat
+from kvrelease.workload.prompt_findings import KeySpaceShare, SensitiveFinding, Uncacheable, UncacheableReason
 from kvrelease.workload.prompt_warnings import PromptsWarning, WarningCode
+from kvrelease.workload.sensitive import SensitiveKind
+from kvrelease.workload.tokens import TokenFigures
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -405,7 +410,7 @@ def prompts(**changes: object) -> PromptsReport:
             largest_share=0.08,
             effective_prompts=41.3,
             shared_prefixes=(
-                SharedPrefix(prefix="system:returns-desk", prompts=26, share=0.55, characters=3921),
+                SharedPrefix(prefix="system:returns-desk", prompts=26, share=0.55, characters=3921, tokens=735),
                 SharedPrefix(prefix="system:billing-desk", prompts=40, share=0.45, characters=3402),
             ),
             warnings=(
@@ -415,6 +420,72 @@ def prompts(**changes: object) -> PromptsReport:
                     message="prompts a, b have the same body: keep one, with the sum of the weights",
                 ),
             ),
+            tokens=TokenFigures(
+                by="./models/v1.3",
+                counted=65,
+                unknown=(("it has images, whose tokens the engine decides", 1),),
+                total=44005,
+                shortest=12,
+                longest=833,
+                block_tokens=16,
+                cacheable=43504,
+                unique=2672,
+            ),
+            key_spaces=(
+                KeySpaceShare(model=None, salt=None, prompts=60, share=0.9),
+                KeySpaceShare(model="lora-a", salt="1fa3c09e", prompts=6, share=0.1),
+            ),
+            uncacheable=(
+                Uncacheable(
+                    reason=UncacheableReason.SHORT,
+                    prompt_ids=("a", "b"),
+                    share=0.03,
+                    message="no longer than one block of 16 tokens",
+                ),
+            ),
+            sensitive=(
+                SensitiveFinding(prompt_id="a", kind=SensitiveKind.API_KEY, is_secret=True, count=1),
+                SensitiveFinding(prompt_id="b", kind=SensitiveKind.EMAIL, is_secret=False, count=3),
+            ),
+        ),
+        changes,
+    )
+
+
+def log(**changes: object) -> LogReport:
+    return _changed(
+        LogReport(
+            tool=TOOL,
+            created=CREATED,
+            source="traffic.jsonl.gz",
+            form=LogFormat.OPENAI,
+            requests=1000,
+            weight=2500.0,
+            chat=900,
+            completions=90,
+            without_text=10,
+            with_images=4,
+            damaged=1,
+            damage=("reading the log traffic.jsonl.gz, line 7: the line is not valid JSON (Input data was truncated)",),
+            from_s=1715299200.5,
+            until_s=1715302800.0,
+            tokens=LoggedTokens(
+                by="the log", counted=990, total=812345, longest=4096, block_tokens=16, uncacheable=3, unknown=10
+            ),
+            openings=100000,
+            top_openings=(Opening(digest="a129ae47ec5bc0fc", requests=700.0, characters=3921),),
+            key_spaces=2,
+            top_key_spaces=(
+                LoggedKeySpace(model="acme", salt=None, requests=2400.0),
+                LoggedKeySpace(model=None, salt="1fa3c09e", requests=100.0),
+            ),
+            uncounted_distinct=True,
+            volatile=(LoggedFinding(kind="current-date", requests=30, count=30, first="traffic.jsonl.gz, line 3"),),
+            sensitive=(
+                LoggedFinding(kind="api-key", requests=1, count=2, first="traffic.jsonl.gz, line 9", is_secret=True),
+            ),
+            secrets=1,
+            not_searched=0,
         ),
         changes,
     )
@@ -703,6 +774,7 @@ def every_kind() -> dict[str, Artifact]:
         "namespace": namespace(),
         "prompts": prompts(),
         "selection": selection(),
+        "log": log(),
         "prewarm": prewarm(),
         "record": record(),
         "verify": verify(),

@@ -55,7 +55,7 @@ def test_every_kind_begins_with_the_envelope(name: str) -> None:
     assert datetime.datetime.fromisoformat(content["created"]) == builders.CREATED
     about = content.get("release", {})
     assert set(about) <= {"name", "version", "source", "kv_name"}
-    assert about or name in ("prompts", "selection", "demo")  # of no release, and of two
+    assert about or name in ("prompts", "log", "selection", "demo")  # of no release, and of two
 
 
 def test_the_tool_and_the_time_are_told() -> None:

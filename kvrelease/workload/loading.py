@@ -52,6 +52,24 @@ def load_prompt_set(what: str, *, directory: Path) -> PromptSet:
     return assemble(entries, name=path.name.split(".")[0] or path.stem, source=what)
 
 
+def is_checked_as_log(path: Path, what: str) -> bool:
+    """Whether `prompts check` streams a file as a log: all but YAML, OpenAI bodies and batch files of a set's size.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    suffix = path.suffix.lower()
+    if suffix in _YAML_SUFFIXES:
+        return False
+    if suffix not in _JSONL_SUFFIXES or path.stat().st_size > MAX_JSONL_BYTES:
+        return True
+    try:
+        form = shape_of(path, source=what, form=None).form
+    except TrafficLogError:
+        return False
+    return form not in (LogFormat.OPENAI, LogFormat.BATCH)
+
+
 def _is_other_log(path: Path, what: str) -> bool:
     """Whether a file of JSON lines is a log of a format of its own, by its first record.
 

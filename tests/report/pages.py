@@ -14,6 +14,7 @@ from kvrelease.report.demo import demo_document
 from kvrelease.report.diff import diff_document
 from kvrelease.report.document import Document
 from kvrelease.report.fingerprint import fingerprint_document
+from kvrelease.report.log import log_document
 from kvrelease.report.namespace import namespace_document
 from kvrelease.report.prewarm import prewarm_document
 from kvrelease.report.prompts import prompts_document
@@ -24,6 +25,7 @@ from kvrelease.selection.result import Selection
 from kvrelease.verify.judge import VerifyReport
 from kvrelease.verify.record import Record
 from kvrelease.workload.check import PromptsReport
+from kvrelease.workload.log_report import LogReport
 
 
 def page_of(artifact: Artifact) -> Document:  # noqa: PLR0911 - one per kind
@@ -40,6 +42,8 @@ def page_of(artifact: Artifact) -> Document:  # noqa: PLR0911 - one per kind
             return prompts_document(artifact)
         case Selection():
             return selection_document(artifact)
+        case LogReport():
+            return log_document(artifact)
         case PrewarmReport():
             return prewarm_document(artifact)
         case Record():
