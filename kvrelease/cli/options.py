@@ -36,7 +36,7 @@ FormatOption = Annotated[
         "--format",
         envvar="KVRELEASE_FORMAT",
         help="text for people, json for machines (the artifact), markdown for pull requests. "
-        "Default: by the suffix of --output, else text.",
+        "Default: by the suffix of --output (.json, .md, .txt), else text.",
         rich_help_panel=_OUTPUT,
     ),
 ]

@@ -27,18 +27,37 @@ class Format(enum.StrEnum):
     MARKDOWN = "markdown"
 
 
-_SUFFIXES = {".json": Format.JSON, ".md": Format.MARKDOWN, ".markdown": Format.MARKDOWN, ".txt": Format.TEXT}
+_SUFFIXES = {
+    ".json": Format.JSON,
+    ".md": Format.MARKDOWN,
+    ".markdown": Format.MARKDOWN,
+    ".txt": Format.TEXT,
+    ".text": Format.TEXT,
+    ".log": Format.TEXT,
+    ".out": Format.TEXT,
+}
 
 
 def choose_format(wanted: Format | None, output: Path | None) -> Format:
     """The format asked for, else the one that the output's suffix tells, else text.
 
     Raises:
-        UsageError: the output cannot be a file there; told before work starts, not after.
+        UsageError: the output cannot be a file there, or its suffix asks for a format that is not written; told before
+            work starts, not after.
     """
     if output is not None:
         require_writable(output, option="--output")
+    if wanted is None and output is not None and _asks_for_another_format(output.suffix):
+        raise UsageError(
+            f"--output {output}: the suffix tells the format, and {output.suffix!r} is none that is written",
+            hint="end it in .json, .md or .txt, or name the format: --format json",
+        )
     return _format_of(wanted, output)
+
+
+def _asks_for_another_format(suffix: str) -> bool:
+    """Whether a suffix is one of a format; no suffix, and what only looks like one (`report-v1.2`), are not."""
+    return suffix[1:2].isalpha() and suffix.lower() not in _SUFFIXES
 
 
 def require_writable(path: Path, *, option: str, follows_links: bool = True) -> None:

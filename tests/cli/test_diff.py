@@ -97,9 +97,18 @@ def test_a_file_that_states_no_runtime_is_told_before_anything_is_hashed(
     kv: Kv, releases: Releases, workdir: Path, file: str, code: int
 ) -> None:
     (workdir / "old.json").write_bytes(releases.old.read_bytes())
-    result = kv("diff", "nowhere", "nowhere", "--old-runtime", file)
+    (workdir / "good.yaml").write_text("runtime: {engine: vllm, version: 0.32.0}\n")
+    result = kv("diff", "nowhere", "nowhere", "--old-runtime", file, "--new-runtime", "good.yaml")
     assert (result.code, len(result.errors)) == (code, 1)
     assert file in result.errors[0]
+
+
+@pytest.mark.parametrize(("given", "wanted"), [("--old-runtime", "--new-runtime"), ("--new-runtime", "--old-runtime")])
+def test_one_runtime_alone_compares_nothing_and_is_refused(kv: Kv, given: str, wanted: str) -> None:
+    result = kv("diff", "nowhere", "nowhere", given, "nothing.yaml")
+    assert (result.code, len(result.errors)) == (2, 1)
+    assert f"{given} alone" in result.errors[0]
+    assert f"next: add {wanted} FILE" in result.err
 
 
 def test_markup_in_a_template_stays_text_in_every_format(kv: Kv, pair: tuple[Path, Path]) -> None:

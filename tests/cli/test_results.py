@@ -74,6 +74,29 @@ def test_text_on_stdout_has_no_escape_codes(kv: Kv, argv: Commands, name: str) -
     assert not result.errors
 
 
+@pytest.mark.parametrize(
+    ("name", "file"), [*((name, "r.html") for name in KINDS), ("diff", "r.XML"), ("diff", "r.jsonl")]
+)
+def test_a_suffix_of_a_format_that_is_not_written_is_told_before_work_starts(
+    kv: Kv, argv: Commands, name: str, file: str, workdir: Path
+) -> None:
+    result = kv(*argv(name), "-o", file)
+    assert (result.code, result.out, len(result.errors)) == (2, "", 1)
+    assert f"--output {file}: " in result.errors[0]
+    assert "next: end it in .json, .md or .txt, or name the format: --format json" in result.err
+    assert not (workdir / file).exists()
+
+
+@pytest.mark.parametrize("file", ["r", "r.log", "r-v1.2", "r.txt"])
+def test_other_names_are_text_and_a_named_format_goes_into_any_file(
+    kv: Kv, argv: Commands, workdir: Path, file: str
+) -> None:
+    assert kv(*argv("diff"), "-o", file).code == 0
+    assert "is the old KV still valid?" in (workdir / file).read_text(encoding="utf-8")
+    assert kv(*argv("diff"), "-o", "r.html", "--format", "markdown").code == 0
+    assert (workdir / "r.html").read_text(encoding="utf-8").startswith("#")
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_an_output_file_takes_its_format_from_its_suffix(kv: Kv, argv: Commands, name: str, workdir: Path) -> None:
     result = kv(*argv(name), "-o", "r.md")

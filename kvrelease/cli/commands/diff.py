@@ -11,7 +11,7 @@ from kvrelease.cli import console, session
 from kvrelease.cli.options import FormatOption, JobsOption, NoMemoOption, OutputOption
 from kvrelease.cli.outcome import exit_code
 from kvrelease.cli.output import choose_format, deliver
-from kvrelease.errors import ExitCode
+from kvrelease.errors import ExitCode, UsageError
 
 
 class FailOn(enum.StrEnum):
@@ -84,6 +84,13 @@ def diff(
     from kvrelease.report.diff import diff_document
 
     choose_format(form, output)
+    if (old_runtime is None) != (new_runtime is None):
+        names = "--old-runtime", "--new-runtime"
+        given, wanted = names if new_runtime is None else reversed(names)
+        raise UsageError(
+            f"{given} alone: what the other release's KV is made under has to be stated too, to compare the two",
+            hint=f"add {wanted} FILE (where nothing changed, the same file), or leave {given} out",
+        )
     stated = [None if path is None else read_stated_runtime(path) for path in (old_runtime, new_runtime)]
     runtime = compare_runtimes(*stated, known_fields=KNOWN_FIELDS)
     with console.progress() as progress:
