@@ -129,23 +129,30 @@ def diff_verdict(found: Diff, *, part: str) -> Verdict:
     Args:
         found: the diff.
         part: `kv` (the old KV is valid), `runtime` or `adapters`, the name of a digest (it did not change), `code` or
-            `preprocessor`, or `any` (none of all these changed; a runtime that was not compared is none).
+            `preprocessor`, or `any` (old KV is valid, and none of all these changed; a runtime that was not compared
+            is none).
     """
     if part == "kv":
-        return {
-            KvStatus.VALID: Verdict.PASS,
-            KvStatus.INVALID: Verdict.FAIL,
-            KvStatus.UNKNOWN: Verdict.INCONCLUSIVE,
-        }[found.kv.status]
+        return _OF_KV[found.kv.status]
     runtime = found.runtime.status
     changed = {*found.changed, *(["adapters"] if found.adapters.count else [])}
     changed |= {"runtime"} if runtime is RuntimeStatus.DIFFERENT else set()
     unknown = {*found.unknown, *(["runtime"] if runtime is RuntimeStatus.UNKNOWN else [])}
+    # Equal digests do not answer for KV of a draft model, an adapter alone, or weights without their configuration.
+    changed |= {"kv"} if found.kv.status is KvStatus.INVALID else set()
+    unknown |= {"kv"} if found.kv.status is KvStatus.UNKNOWN else set()
     if part in changed or (part == "any" and changed):
         return Verdict.FAIL
     is_unknown = part in unknown or (part == "any" and unknown)
     is_unknown = is_unknown or (part == "runtime" and runtime is RuntimeStatus.NOT_COMPARED)
     return Verdict.INCONCLUSIVE if is_unknown else Verdict.PASS
+
+
+_OF_KV = {
+    KvStatus.VALID: Verdict.PASS,
+    KvStatus.INVALID: Verdict.FAIL,
+    KvStatus.UNKNOWN: Verdict.INCONCLUSIVE,
+}
 
 
 def _about_drafts(old: Fingerprint, new: Fingerprint) -> list[str]:

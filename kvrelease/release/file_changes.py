@@ -115,9 +115,13 @@ def compare_releases(old: Fingerprint, new: Fingerprint) -> dict[str, Sameness]:
     """
     parts = compare_parts(old, new)
     parts |= {"code": _compare_code(old, new), "preprocessor": _compare_preprocessors(old, new)}
+    # Weights alone, without the file that says what they are: nobody knows what lies beside it.
+    lacks_config = old.config is None or new.config is None
     unread = {
-        "kv": bool(unread_reasons(old, new)),
-        "code": bool(unread_of(old) or unread_of(new)),
+        "kv": bool(unread_reasons(old, new)) or lacks_config,
+        "config": lacks_config,
+        "code": bool(unread_of(old) or unread_of(new)) or lacks_config,
+        "preprocessor": lacks_config,
         "tokenizer": bool(tokenizer_elsewhere(old) or tokenizer_elsewhere(new)),
     }
     unread["release"] = any(unread.values())

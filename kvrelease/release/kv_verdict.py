@@ -99,7 +99,11 @@ def _why_not_comparable(old: Fingerprint, new: Fingerprint) -> str | None:
             f"the old release is {old.format}, the new one {new.format}: a conversion renames tensors and may reorder "
             "or quantise them, so digests of the two say nothing about each other",
         ),
-        (old.config is None or new.config is None, "one side has no config.json, on which KV depends too"),
+        (
+            old.config is None or new.config is None,
+            f"{'neither side has a' if old.config is new.config else 'one side has no'} config.json, on which KV "
+            "depends too",
+        ),
         (
             old.rule.name != new.rule.name,
             f"the releases follow different dependency rules, {old.rule.name} and {new.rule.name}",

@@ -66,6 +66,29 @@ def test_a_changed_file_beside_the_configuration_fails_on_kv_and_config_too(
         assert set(ends.values()) == {0, 1}
 
 
+def test_weights_without_a_configuration_are_the_same_weights_and_nothing_else_is_known(
+    kv: Kv, pair: tuple[Path, Path], workdir: Path
+) -> None:
+    (workdir / "alone").mkdir()
+    (pair[0] / "model.safetensors").rename(workdir / "alone" / "x.safetensors")
+    x = "alone/x.safetensors"
+    ends = {one: kv("diff", x, x, "--fail-on", one).code for one in PARTS}
+    assert {one for one, code in ends.items() if code == 3} == {"kv", "config", "code", "preprocessor", "any"}
+    assert set(ends.values()) == {0, 3}
+    assert "neither side has a config.json, on which KV depends too" in " ".join(kv("diff", x, x).out.split())
+    assert "one side has no config.json" in " ".join(kv("diff", x, "new").out.split())
+
+
+def test_any_asks_about_kv_too_where_no_digest_can_answer(kv: Kv, pair: tuple[Path, Path]) -> None:
+    """An unchanged draft for another model: its KV depends on that model, which was not given."""
+    for side in pair:
+        config = json.loads((side / "config.json").read_text())
+        write_json(side / "config.json", {**config, "architectures": ["EagleLlamaForCausalLM"]})
+    ends = {one: kv("diff", "old", "new", "--fail-on", one).code for one in PARTS}
+    assert {one for one, code in ends.items() if code == 3} == {"kv", "any"}
+    assert set(ends.values()) == {0, 3}
+
+
 def test_changed_weights_fail_on_kv_weights_and_any(kv: Kv, pair: tuple[Path, Path]) -> None:
     write_release(pair[1], tensors(1))
     ends = {one: kv("diff", "old", "new", "--fail-on", one).code for one in PARTS}
