@@ -74,6 +74,7 @@ class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
         advice: what to do about the old KV.
         drift_layers: the same as `drift`, by layer.
         drift_notes: what `drift` leaves out.
+        left_out: what was asked for and not done, because the run was cut short; a sentence each.
     """
 
     old: ReleaseRef
@@ -95,3 +96,4 @@ class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
     advice: tuple[str, ...] = ()
     drift_layers: tuple[LayerDrift, ...] = ()
     drift_notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()

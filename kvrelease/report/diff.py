@@ -50,6 +50,8 @@ def diff_document(found: Diff) -> Document:
     if lines := tensor_lines(found.tensors):
         blocks.append(Notes(title="Tensors", lines=lines))
     blocks += drift_blocks(found)
+    if found.left_out:
+        blocks.append(Notes(title="Left out", lines=found.left_out))
     if found.advice:
         blocks.append(Notes(title="What to do", lines=found.advice))
     return Document(title=f"{found.old.name} → {found.release.name}: is the old KV still valid?", blocks=tuple(blocks))

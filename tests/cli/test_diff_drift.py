@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from kvrelease import artifacts
-from kvrelease.release.diff_record import Diff
+from kvrelease.errors import Refused
+from kvrelease.release import drift
+from kvrelease.release.diff_record import Diff, KvStatus
 from tests.cli.conftest import Kv
 from tests.cli.shell import Releases, start
 from tests.release.builders import tensors, write_json, write_release
@@ -103,7 +105,7 @@ def test_hostile_names_are_shown_as_they_are(kv: Kv, workdir: Path) -> None:
     assert "model.layers.0.[/red]\\x1b[31m.weight" in page
 
 
-def test_ctrl_c_while_it_measures_ends_130_without_a_traceback(workdir: Path) -> None:
+def test_ctrl_c_while_it_measures_ends_130_and_writes_the_verdict(workdir: Path) -> None:
     """Two files of holes, whose squares are zero and so are summed twice."""
     size = 2**26
     header = json.dumps({NAME: {"dtype": "BF16", "shape": [size // 2], "data_offsets": [0, size]}}).encode()
@@ -114,7 +116,7 @@ def test_ctrl_c_while_it_measures_ends_130_without_a_traceback(workdir: Path) ->
             file.truncate(8 + len(header) + size - 1)
             file.seek(0, os.SEEK_END)
             file.write(side.encode()[:1])
-    process = start("diff", "old", "new", "--drift", "--jobs", "1")
+    process = start("diff", "old", "new", "--drift", "--jobs", "1", "--fail-on", "kv", "-o", "r.json")
     deadline = time.monotonic() + DEADLINE_S
     while not are_open(process.pid, [workdir / "old", workdir / "new"]):
         assert process.poll() is None, process.communicate()
@@ -123,8 +125,31 @@ def test_ctrl_c_while_it_measures_ends_130_without_a_traceback(workdir: Path) ->
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, out) == (130, "")
-    assert "interrupted" in err
+    assert "warning: interrupted: the result is written without what was left to do" in err
     assert "Traceback" not in err
+    found = artifacts.read(workdir / "r.json", Diff)
+    assert (found.kv.status, found.changed) == (KvStatus.UNKNOWN, ("release", "weights", "kv"))
+    assert (found.drift, found.drift_layers, found.drift_notes) == ((), (), ())
+    assert found.left_out == ("how far tensors moved was not measured: the run was cut short",)
+
+
+def test_a_store_that_fails_while_it_measures_loses_no_verdict(
+    kv: Kv, pair: tuple[Path, Path], workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fault is the code, but for a gate that failed: a page says what was left out."""
+    real = drift.sums_of
+
+    def broken(*_: object, **__: object) -> object:
+        monkeypatch.setattr(drift, "sums_of", real)
+        raise Refused("reading old: the store answered 503", status=503)
+
+    for options, code in (((), 5), (("--fail-on", "weights"), 1)):
+        monkeypatch.setattr(drift, "sums_of", broken)
+        result = kv("diff", "old", "new", "--drift", *options)
+        assert (result.code, result.errors) == (code, ["error: reading old: the store answered 503"])
+        assert "VALID" in result.out.splitlines()[2]
+        assert "how far tensors moved was not measured: the run was cut short" in " ".join(result.out.split())
+        assert "tensors in both" not in result.out
 
 
 def are_open(pid: int, directories: list[Path]) -> bool:

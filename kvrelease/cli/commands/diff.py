@@ -11,7 +11,8 @@ from kvrelease.cli import console, session
 from kvrelease.cli.options import FormatOption, JobsOption, NoMemoOption, OutputOption
 from kvrelease.cli.outcome import exit_code
 from kvrelease.cli.output import choose_format, deliver
-from kvrelease.errors import ExitCode, UsageError
+from kvrelease.cli.steps import last_of
+from kvrelease.errors import ExitCode, UsageError, worst
 
 
 class FailOn(enum.StrEnum):
@@ -77,9 +78,9 @@ def diff(
     """
     from kvrelease.binding.runtime import KNOWN_FIELDS
     from kvrelease.binding.runtime_file import read_stated_runtime
-    from kvrelease.release.diff import diff_fingerprints, diff_verdict, with_drift
-    from kvrelease.release.drift import measure_drift, weights_for_drift
-    from kvrelease.release.relayout_proof import prove_found
+    from kvrelease.release.diff import diff_verdict
+    from kvrelease.release.diff_steps import diff_steps
+    from kvrelease.release.drift import weights_for_drift
     from kvrelease.release.runtime_change import compare_runtimes
     from kvrelease.report.diff import diff_document
 
@@ -103,15 +104,11 @@ def diff(
             progress=progress,
             wants_weights=drift or fail_on in (FailOn.WEIGHTS, FailOn.ANY),
         )
-        result = diff_fingerprints(pair.old, pair.new, texts=pair.texts, runtime=runtime)
-        proved = prove_found(pair.old, pair.new, result.tensors, places=(old, new), jobs=jobs, progress=progress)
-        if proved is not None:
-            result = diff_fingerprints(pair.old, pair.new, texts=pair.texts, runtime=runtime, relaid=proved)
-        if weights is not None:
-            moved = measure_drift(pair.old, pair.new, result.tensors, weights=weights, jobs=jobs, progress=progress)
-            result = with_drift(result, moved)
+        steps = diff_steps(pair, places=(old, new), runtime=runtime, weights=weights, jobs=jobs, progress=progress)
+        result, ending = last_of(steps)
     for side, found in ((old, pair.old), (new, pair.new)):
         for warning in found.warnings:
             console.say_warning(f"{side}: {warning}")
-    code = ExitCode.OK if fail_on is None else exit_code(verdict=diff_verdict(result, part=str(fail_on)))
+    verdict = None if fail_on is None else diff_verdict(result, part=str(fail_on))
+    code = worst((exit_code(verdict=verdict), ending))
     return deliver(result, lambda: diff_document(result), wanted=form, output=output, code=code)
