@@ -12,6 +12,7 @@ from kvrelease.release.comparison import (
     Sameness,
     TensorChanges,
     compare_digests,
+    compare_parts,
     compare_samples,
     compare_tensors,
     parts_that_are,
@@ -20,9 +21,10 @@ from kvrelease.release.file_changes import (
     FileChange,
     changed_code,
     changed_files,
+    code_unread,
     compare_releases,
     tokenizer_elsewhere,
-    unread_of,
+    weights_unread,
 )
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE
@@ -80,9 +82,11 @@ def check_release(published: Fingerprint, found: Fingerprint) -> ReleaseCheck:
     kv = parts.pop("kv")
     if _is_told_by_files(published, found, parts):
         del parts["config"]
-    if parts["weights"] is Sameness.UNKNOWN or found.mode is Mode.FAST:
-        del parts["weights"]
+    if compare_parts(published, found)["weights"] is Sameness.UNKNOWN or found.mode is Mode.FAST:
+        weights = parts.pop("weights")
         parts = {"samples": compare_samples(published, found), **parts}
+        if weights is Sameness.UNKNOWN and (weights_unread(found) or weights_unread(published)):
+            parts["weights"] = weights
     parts |= _compare_adapters(published, found)
     if kv is Sameness.CHANGED and found.rule.name != ADAPTER_RULE:
         parts["kv"] = kv
@@ -234,8 +238,10 @@ def _named(tensors: TensorChanges, files: Sequence[FileChange]) -> str:
 def _why_unread(published: Fingerprint, found: Fingerprint) -> dict[str, str]:
     """Parts that lie elsewhere, whatever was published: a sentence each."""
     why = {}
-    if code := (*unread_of(found), *unread_of(published)):
+    if code := (*code_unread(found), *code_unread(published)):
         why["code"] = code[0]
+    if weights := (*weights_unread(found), *weights_unread(published)):
+        why["weights"] = weights[0]
     if places := sorted({*tokenizer_elsewhere(found), *tokenizer_elsewhere(published)}):
         why["tokenizer"] = unread_tokenizer(places)
     return why

@@ -29,6 +29,13 @@ SINGLE_NAME = "model.safetensors"
 # Mistral's own layout, which vLLM's load format `auto` prefers to the usual one.
 CONSOLIDATED = "consolidated"
 
+# Which one file some loader takes in place of an index's shards, and the loader. Source: mistral-inference 1.6.0,
+# transformer.py (`from_folder`).
+_SINGLE_OF_INDEX = {
+    INDEX_NAME: (SINGLE_NAME, "transformers"),
+    CONSOLIDATED_INDEX_NAME: (f"{CONSOLIDATED}{SAFETENSORS_SUFFIX}", "mistral-inference"),
+}
+
 # Weights in forms that are not loaded beside safetensors; training state (optimizer.pt, …) is no weight.
 _OTHER_WEIGHTS = (
     "pytorch_model*.bin",
@@ -54,11 +61,13 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         files: chosen weight files, headers sound; a tensor name may occur in two of them.
         other_files: the index, and weight files that are not loaded.
         warnings: where engines disagree, or where something is left over.
+        unread: weights that an engine may load in place of these; a sentence each, with the next step.
     """
 
     files: tuple[WeightFile, ...]
     other_files: tuple[ReleaseFile, ...]
     warnings: tuple[str, ...]
+    unread: tuple[str, ...] = ()
 
 
 def read_checkpoint(source: Source) -> Checkpoint:
@@ -92,11 +101,15 @@ def read_checkpoint(source: Source) -> Checkpoint:
                 )
     names = [name for name in source.names() if "/" not in name]
     extra, warnings = unread_weights(source, names, [file.name])
-    if INDEX_NAME in names:
-        warnings.append(
-            f"beside {file.name!r} lies {INDEX_NAME}, which engines would follow; only the named file is read"
+    unread = []
+    if INDEX_NAME in names and file.name not in read_weight_map(source.file(INDEX_NAME)).values():
+        unread.append(
+            f"beside {file.name!r} lies {INDEX_NAME}, which names other files: engines that are given the directory "
+            "load those, which were not read; remove one of the two"
         )
-    return Checkpoint(files=(read_safetensors(file),), other_files=extra, warnings=tuple(warnings))
+    return Checkpoint(
+        files=(read_safetensors(file),), other_files=extra, warnings=tuple(warnings), unread=tuple(unread)
+    )
 
 
 def _read_directory(source: Source) -> Checkpoint:
@@ -110,7 +123,7 @@ def _read_directory(source: Source) -> Checkpoint:
     if usual is None:
         raise _nothing_to_load(source.where, names)
     extra, notes = unread_weights(source, names, [weights.file.name for weights in usual.files])
-    return Checkpoint(files=usual.files, other_files=(*usual.other_files, *extra), warnings=(*usual.warnings, *notes))
+    return msgspec.structs.replace(usual, other_files=(*usual.other_files, *extra), warnings=(*usual.warnings, *notes))
 
 
 def _both_layouts(usual: Checkpoint, own: Checkpoint) -> Checkpoint:
@@ -128,6 +141,7 @@ def _both_layouts(usual: Checkpoint, own: Checkpoint) -> Checkpoint:
         files=(*usual.files, *files),
         other_files=(*usual.other_files, *own.other_files),
         warnings=(*usual.warnings, *own.warnings, note),
+        unread=(*usual.unread, *own.unread),
     )
 
 
@@ -207,12 +221,19 @@ def _read_indexed(source: Source, names: Sequence[str], index_name: str = INDEX_
         )
     files = tuple(read_safetensors(source.file(shard)) for shard in shards)
     warnings = _compare_with_index(index, weight_map, files)
-    if index_name == INDEX_NAME and SINGLE_NAME in names and SINGLE_NAME not in shards:
-        warnings.append(
-            f"{SINGLE_NAME} lies beside the index, which does not name it: vLLM loads the index's shards, transformers "
-            f"loads {SINGLE_NAME}; remove one of the two"
+    unread = []
+    single, its_reader = _SINGLE_OF_INDEX[index_name]
+    if single in names and single not in shards:
+        unread.append(
+            f"{single} lies beside {index_name}, which does not name it: vLLM loads the index's shards, {its_reader} "
+            f"{single}, which was not read; remove one of the two"
         )
-    return Checkpoint(files=files, other_files=(release_file(index, FileRole.INDEX),), warnings=tuple(warnings))
+    return Checkpoint(
+        files=files,
+        other_files=(release_file(index, FileRole.INDEX),),
+        warnings=tuple(warnings),
+        unread=tuple(unread),
+    )
 
 
 def _compare_with_index(index: SourceFile, weight_map: Mapping[str, str], files: Sequence[WeightFile]) -> list[str]:

@@ -107,7 +107,7 @@ def _read_safetensors(source: Source) -> Content:
             dict.fromkeys((*_weight_files(checkpoint), *small_files, *checkpoint.other_files, *text_side.files))
         ),
         labels={},
-        unread=() if config is None else unread_code(config.stated),
+        unread=(*checkpoint.unread, *(() if config is None else unread_code(config.stated))),
     )
 
 

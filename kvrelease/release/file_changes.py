@@ -119,8 +119,9 @@ def compare_releases(old: Fingerprint, new: Fingerprint) -> dict[str, Sameness]:
     lacks_config = old.config is None or new.config is None
     unread = {
         "kv": bool(unread_reasons(old, new)) or lacks_config,
+        "weights": bool(weights_unread(old) or weights_unread(new)),
         "config": lacks_config,
-        "code": bool(unread_of(old) or unread_of(new)) or lacks_config,
+        "code": bool(code_unread(old) or code_unread(new)) or lacks_config,
         "preprocessor": lacks_config,
         "tokenizer": bool(tokenizer_elsewhere(old) or tokenizer_elsewhere(new)),
     }
@@ -174,7 +175,18 @@ def preprocessor_reasons(files: Sequence[FileChange]) -> list[str]:
 
 def unread_of(side: Fingerprint) -> tuple[str, ...]:
     """What KV depends on and no digest covers, of a fingerprint of any age; a sentence each, with the next step."""
-    return side.unread or (unread_code(side.config or {}) if side.format is Format.SAFETENSORS else ())
+    return tuple(dict.fromkeys((*side.unread, *code_unread(side))))
+
+
+def code_unread(side: Fingerprint) -> tuple[str, ...]:
+    """Of these, what is said of code."""
+    return unread_code(side.config or {}) if side.format is Format.SAFETENSORS else ()
+
+
+def weights_unread(side: Fingerprint) -> tuple[str, ...]:
+    """The others: weights that an engine may load, and that were not read."""
+    code = code_unread(side)
+    return tuple(text for text in side.unread if text not in code)
 
 
 def tokenizer_elsewhere(side: Fingerprint) -> tuple[str, ...]:
@@ -198,7 +210,9 @@ def extra_notes(old: Fingerprint, new: Fingerprint) -> list[str]:
     """Weight files beside a release that no engine is meant to load: they are in no digest, and not compared."""
     notes = []
     for name, side in (("old", old), ("new", new)):
+        told = weights_unread(side)
         extra = [file.path for file in side.files if file.role is FileRole.EXTRA]
+        extra = [path for path in extra if not any(text.startswith(f"{path} lies") for text in told)]
         if extra:
             notes.append(
                 f"note: weight files beside the {name} release that are not part of it were not compared: "

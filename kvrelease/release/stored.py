@@ -38,6 +38,7 @@ class StoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
         tensors: number of tensors in the headers.
         bytes: of tensors, not read.
         warnings: what an operator should know.
+        unread: what KV depends on and no digest covers; a sentence each.
     """
 
     address: str
@@ -49,6 +50,7 @@ class StoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
     tensors: int
     bytes: int
     warnings: tuple[str, ...]
+    unread: tuple[str, ...] = ()
 
 
 def stored_digest(files: Sequence[WeightFile]) -> str | None:
@@ -92,6 +94,7 @@ def read_stored(source: Source) -> StoredAnswer:
             *(() if config is None else config.warnings),
             *text_side.warnings,
         ),
+        unread=content.unread,
     )
 
 
@@ -101,5 +104,6 @@ def proves(answer: StoredAnswer, saved: Fingerprint) -> bool:
     A fast one proves nothing of its release itself, so there is nothing that could go on holding.
     """
     is_same = saved.stored == answer.stored and saved.digests.config == answer.config
-    says_all = saved.code is not None and not saved.unread  # code, files beside the configuration, code elsewhere
+    # Code, files beside the configuration, and nothing that lies elsewhere.
+    says_all = saved.code is not None and not saved.unread and not answer.unread
     return is_same and says_all and saved.mode is Mode.FULL

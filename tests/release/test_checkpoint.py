@@ -186,12 +186,39 @@ def test_consolidated_alone_is_loaded(tmp_path: Path) -> None:
     assert chosen(directory) == ["consolidated.safetensors"]
 
 
-def test_single_file_beside_an_index_is_a_warning(sharded: Path) -> None:
+def test_single_file_beside_an_index_is_unread(sharded: Path) -> None:
     save_file(tensors(9), sharded / "model.safetensors")
-    assert chosen(sharded) == [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
-    assert any(
-        "transformers loads model.safetensors" in warning for warning in read_checkpoint(open_source(sharded)).warnings
+    found = read_checkpoint(open_source(sharded))
+    assert [weights.file.name for weights in found.files] == [
+        f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)
+    ]
+    assert found.unread == (
+        f"model.safetensors lies beside {INDEX}, which does not name it: vLLM loads the index's shards, transformers "
+        "model.safetensors, which was not read; remove one of the two",
     )
+    single = read_checkpoint(open_source(sharded / "model.safetensors"))
+    assert single.unread == (
+        f"beside 'model.safetensors' lies {INDEX}, which names other files: engines that are given the directory load "
+        "those, which were not read; remove one of the two",
+    )
+
+
+def test_the_same_of_the_consolidated_layout(tmp_path: Path) -> None:
+    directory = write_release(tmp_path / "model")
+    (directory / "model.safetensors").rename(directory / "consolidated-00001-of-00001.safetensors")
+    weight_map = dict.fromkeys(tensors(), "consolidated-00001-of-00001.safetensors")
+    write_json(directory / "consolidated.safetensors.index.json", {"weight_map": weight_map})
+    assert read_checkpoint(open_source(directory)).unread == ()
+    save_file(tensors(9), directory / "consolidated.safetensors")
+    (sentence,) = read_checkpoint(open_source(directory)).unread
+    assert "mistral-inference consolidated.safetensors, which was not read" in sentence
+
+
+def test_an_index_that_names_the_single_file_leaves_nothing_unread(tmp_path: Path) -> None:
+    directory = write_release(tmp_path / "model")
+    write_json(directory / INDEX, {"weight_map": dict.fromkeys(tensors(), "model.safetensors")})
+    for place in (directory, directory / "model.safetensors"):
+        assert read_checkpoint(open_source(place)).unread == ()
 
 
 def test_shards_without_an_index_are_all_loaded_or_missed_by_number(sharded: Path) -> None:
@@ -223,7 +250,7 @@ def test_one_shard_that_an_index_names_beside_others_is_no_release(sharded: Path
         load_release(sharded / "part_a.safetensors")
     assert caught.value.hint == f"give {sharded} instead"
     save_file(tensors(), sharded / "merged.safetensors")
-    assert any("which engines would follow" in text for text in load_release(sharded / "merged.safetensors").warnings)
+    assert any("which names other files" in text for text in load_release(sharded / "merged.safetensors").unread)
 
 
 def test_one_shard_of_several_is_no_release(sharded: Path) -> None:

@@ -6,17 +6,20 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from safetensors.numpy import save_file
 
 from kvrelease import artifacts
-from kvrelease.artifacts import JsonObject
+from kvrelease.artifacts import JsonObject, Verdict
 from kvrelease.errors import InputError
 from kvrelease.keys import compute_model_fingerprint
-from kvrelease.release.diff import diff_fingerprints
+from kvrelease.release.check import check_release
+from kvrelease.release.diff import diff_fingerprints, diff_verdict
 from kvrelease.release.diff_record import KvStatus
 from kvrelease.release.fingerprint import require_kv_name
 from kvrelease.release.loading import load_release
+from kvrelease.release.mode import Mode
 from kvrelease.release.stored import StoredAnswer, proves
-from tests.release.builders import config_json, write_json, write_release
+from tests.release.builders import config_json, tensors, write_json, write_release
 
 ELSEWHERE = {"AutoModelForCausalLM": "acme/code--modeling_x.X"}
 UNREAD = (
@@ -90,6 +93,29 @@ def test_a_diff_of_such_releases_is_unknown_with_the_reason(tmp_path: Path) -> N
         assert (kv.status, kv.reasons[0]) == (KvStatus.UNKNOWN, UNREAD)
 
 
+def test_weights_that_another_loader_prefers_are_never_called_the_same(tmp_path: Path) -> None:
+    """`model.safetensors` beside an index that does not name it: one engine loads it, another one the shards."""
+    old, new = (write_release(tmp_path / name, shards=2) for name in ("old", "new"))
+    for seed, side in enumerate((old, new)):
+        save_file(tensors(seed + 5), side / "model.safetensors")
+    before, after = load_release(old), load_release(new)
+    assert (before.release.kv_name, before.digests) == (None, after.digests)
+    found = diff_fingerprints(before, after)
+    assert (found.kv.status, found.unknown) == (KvStatus.UNKNOWN, ("release", "weights", "kv"))
+    assert found.kv.reasons == (before.unread[0],)  # and no note that calls it no part of the release
+    for part in ("kv", "weights", "any"):
+        assert diff_verdict(found, part=part) is Verdict.INCONCLUSIVE
+    for mode in Mode:
+        check = check_release(before, load_release(new, mode=mode))
+        assert (check.verdict, check.unknown) == (Verdict.INCONCLUSIVE, ("weights",))
+        assert check.reason == f"weights cannot be compared: {before.unread[0]}"
+    with pytest.raises(InputError, match="lies beside") as caught:
+        require_kv_name(before)
+    assert caught.value.hint == "remove one of the two"
+    (new / "model.safetensors").unlink()
+    assert load_release(new).release.kv_name is not None
+
+
 def test_hashes_that_a_place_states_prove_nothing_of_such_a_release(tmp_path: Path) -> None:
     saved = load_release(write_elsewhere(tmp_path / "model"))
     saved = msgspec.structs.replace(saved, stored="kvfp1-stored:00")
@@ -106,6 +132,7 @@ def test_hashes_that_a_place_states_prove_nothing_of_such_a_release(tmp_path: Pa
     )
     assert not proves(answer, saved)
     assert proves(answer, msgspec.structs.replace(saved, unread=()))
+    assert not proves(msgspec.structs.replace(answer, unread=(UNREAD,)), msgspec.structs.replace(saved, unread=()))
     assert not proves(answer, msgspec.structs.replace(saved, unread=(), code=None))  # nor files beside, then
 
 
