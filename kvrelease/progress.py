@@ -15,12 +15,19 @@ class ProgressEvent(msgspec.Struct, frozen=True, kw_only=True):
         done: finished so far, in `unit`.
         total: all of it; None when not known.
         unit: `bytes`, `requests`, …
+        detail: what the stage is at just now, for people; empty for nothing.
     """
 
     stage: str
     done: int
     total: int | None
     unit: str
+    detail: str = ""
+
+    @property
+    def description(self) -> str:
+        """The stage, and what it is at."""
+        return f"{self.stage}: {self.detail}" if self.detail else self.stage
 
 
 Progress = Callable[[ProgressEvent], None]

@@ -112,11 +112,17 @@ def _bar() -> Iterator[Progress]:
             nonlocal last
             moment = time.monotonic()
             if event.stage not in tasks:
-                tasks[event.stage] = bar.add_task(printable(event.stage), total=event.total, amount="")
+                tasks[event.stage] = bar.add_task(printable(event.description), total=event.total, amount="")
             elif moment - last < BAR_INTERVAL_S and event.done != event.total:
                 return
             last = moment
-            bar.update(tasks[event.stage], completed=event.done, total=event.total, amount=_amount(event))
+            bar.update(
+                tasks[event.stage],
+                description=printable(event.description),
+                completed=event.done,
+                total=event.total,
+                amount=_amount(event),
+            )
 
         yield draw
 
@@ -131,7 +137,7 @@ def _plain() -> Progress:
         moment = time.monotonic()
         if moment - last >= PLAIN_INTERVAL_S:
             last = moment
-            say(f"{printable(event.stage)}: {_amount(event)}")
+            say(f"{printable(event.description)}: {_amount(event)}")
 
     return draw
 

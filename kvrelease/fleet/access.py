@@ -49,7 +49,7 @@ def access_of(
     *,
     production: Production,
     urls: Sequence[str],
-    listed: Iterable[ListedReplica] = (),
+    listed: Sequence[ListedReplica] = (),
     kind: EngineKind | None,
     model: str | None,
     timeout_s: float,
@@ -83,6 +83,8 @@ def access_of(
     replicas, repeated = distinct(named)
     for url in repeated:
         warn(f"the replica {url} is named twice: it has one cache, and is asked once")
+    if is_local and listed:
+        warn("--engine local runs in this process, and asks no server: --replicas is not used")
     if not is_local:
         api_key(key_variable)
     return Access(

@@ -54,7 +54,13 @@ class Waiting:
         more = f" (and {others} more)" if others else ""
         done = min(int(self._wait_s - self.left_s), int(self._wait_s))
         self._progress(
-            ProgressEvent(stage=f"waiting for {shown}{more}: {reason}", done=done, total=int(self._wait_s), unit="s")
+            ProgressEvent(
+                stage="waiting for replicas",
+                done=done,
+                total=int(self._wait_s),
+                unit="s",
+                detail=f"{shown}{more}: {reason}",
+            )
         )
 
     def is_ready(self, shown: str) -> None:

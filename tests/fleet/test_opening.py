@@ -146,6 +146,13 @@ def test_users_who_come_another_way_are_a_warning() -> None:
     assert len(warned) == 1
 
 
+def test_replicas_that_the_in_process_engine_does_not_ask_are_a_warning() -> None:
+    warned: list[str] = []
+    listed = (ListedReplica(address=reached("http://a").replicas[0].address),)
+    assert reached(kind=EngineKind.LOCAL, listed=listed, warned=warned).replicas == ()
+    assert ["--replicas" in text for text in warned] == [True]
+
+
 def test_no_replica_at_all_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="no engine is named"):
         reached()

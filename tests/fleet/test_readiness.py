@@ -37,7 +37,7 @@ def told(engine: ScriptedEngine, access: Access) -> Iterator[list[str]]:
     stages: list[str] = []
 
     def progress(event: ProgressEvent) -> None:
-        stages.append(event.stage)
+        stages.append(event.description)
 
     assert with_fleet(access, only, progress=progress) == engine.url
     yield stages
@@ -47,7 +47,7 @@ def test_a_server_that_lists_its_model_and_cannot_generate_yet_is_waited_for() -
     with ScriptedEngine() as engine:
         engine.break_with(Break.LOADING, times=3)
         with told(engine, waiting(engine.url)) as stages:
-            assert stages == [f"waiting for {engine.url}: it answers 503"] * 3
+            assert stages == [f"waiting for replicas: {engine.url}: it answers 503"] * 3
         assert len(engine.generations()) == 4
 
 
@@ -55,7 +55,7 @@ def test_a_server_that_does_not_list_its_model_yet_is_waited_for() -> None:
     with ScriptedEngine() as engine:
         engine.break_with(Break.LOADING, path="/v1/models", times=2)
         with told(engine, waiting(engine.url)) as stages:
-            assert set(stages) == {f"waiting for {engine.url}: it answers 503"}
+            assert set(stages) == {f"waiting for replicas: {engine.url}: it answers 503"}
 
 
 def test_a_port_where_nobody_listens_yet_is_waited_for() -> None:
@@ -64,7 +64,7 @@ def test_a_port_where_nobody_listens_yet_is_waited_for() -> None:
     ready = threading.Event()
 
     def progress(event: ProgressEvent) -> None:
-        assert "nobody answers there yet" in event.stage
+        assert "nobody answers there yet" in event.description
         ready.set()
 
     started: list[ScriptedEngine] = []
