@@ -268,7 +268,7 @@ async def _compare(url: str, prompts: PromptSet, *, blocks: int, options: argpar
             print(f"{name}: {arms[name][-1].computed} tokens, {arms[name][-1].wall_s:.1f} s", file=sys.stderr)
     plan = next(arm.plan for arm in arms["kvrelease prewarm"] if arm.plan is not None)
     tokens = await _tokens(url, prompts)
-    whole = _lower_bound(tokens)
+    whole = _lower_bound(tokens, block_tokens=options.block_tokens)
     print(
         f"\n{len(prompts)} prompts over {PREFIXES} prefixes, {blocks} blocks, {options.concurrency} at once, medians "
         f"of {options.rounds} interleaved runs; needs {whole['blocks']} blocks; {len(plan.order)} prompts kept, "
@@ -287,7 +287,8 @@ async def _compare(url: str, prompts: PromptSet, *, blocks: int, options: argpar
             f"{statistics.median(arm.wall_s for arm in found):.1f} | {after:.1%} | "
             f"{statistics.median(arm.traffic for arm in found):.1%} |"
         )
-    for name, order in (("planned", plan.order), ("naive", tuple(prompt.id for prompt in prompts.prompts))):
+    touched = (*plan.order, *reversed(plan.order))
+    for name, order in (("planned", touched), ("naive", tuple(prompt.id for prompt in prompts.prompts))):
         told = _simulated(
             tokens, order, prompts, blocks=blocks, block_tokens=options.block_tokens, traffic=options.traffic
         )
@@ -379,7 +380,7 @@ async def _tokens(url: str, prompts: PromptSet) -> dict[str, tuple[int, ...]]:
     return {name: ids for name, ids in found.items() if ids is not None}
 
 
-def _lower_bound(tokens: Mapping[str, tuple[int, ...]], *, block_tokens: int = 32) -> dict[str, int]:
+def _lower_bound(tokens: Mapping[str, tuple[int, ...]], *, block_tokens: int) -> dict[str, int]:
     from kvrelease.workload.prefix_tree import build_prefix_tree  # noqa: PLC0415
 
     tree = build_prefix_tree(tokens, block_tokens=block_tokens)
@@ -407,9 +408,9 @@ def _simulated(
     block_tokens: int,
     traffic: int,
 ) -> float:
-    """Hit rate on the same traffic of a simulated cache that was sent some prompts in an order, and then in reverse."""
+    """Hit rate on the same traffic of a simulated cache that was sent these prompts, one after another."""
     cache = BlockCache(blocks - 1)
-    for name in (*order, *reversed(order)):
+    for name in order:
         _sent(cache, tokens[name], block_tokens)
     asked = [tokens[prompt.id] for prompt in _traffic(prompts, count=traffic)]
     return sum(_sent(cache, ids, block_tokens) for ids in asked) / sum(map(len, asked))

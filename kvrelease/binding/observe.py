@@ -16,7 +16,6 @@ import blake3
 import msgspec
 
 from kvrelease.binding.hits import KnownPrefixes
-from kvrelease.chain import cacheable_tokens
 from kvrelease.engines.base import Counters, EngineClient, EngineIdentity, Observation, Request
 from kvrelease.errors import ServiceError
 from kvrelease.ledger.records import CacheOrigin
@@ -170,12 +169,12 @@ class Observer:
             witness = Witness.NOBODY if cached is None else Witness.COUNTERS
         prompt_tokens = observation.prompt_tokens if observation.prompt_tokens is not None else _length(tokens)
         self.spent.add(prompt_tokens=prompt_tokens or 0, retries=observation.retries)
-        block = self.identity.capabilities.block_tokens
+        abilities = self.identity.capabilities
         return Leg(
             key_space=request.salt,
             observation=observation,
             prompt_tokens=prompt_tokens,
-            cacheable_tokens=None if prompt_tokens is None or block is None else cacheable_tokens(prompt_tokens, block),
+            cacheable_tokens=None if prompt_tokens is None else abilities.expected_hit(prompt_tokens),
             cached_tokens=cached,
             foreign_tokens=self._foreign(request, tokens=tokens, cached=cached, retries=observation.retries),
             witness=witness,

@@ -9,14 +9,10 @@ from kvrelease.binding.hits import CLEAN_UP
 from kvrelease.binding.observe import Witness
 from kvrelease.prewarm.plan import Plan
 from kvrelease.prewarm.proof import is_likely_warm
-from kvrelease.prewarm.result import ControlResult, Limits, ReplicaResult
+from kvrelease.prewarm.result import Limits, ReplicaResult
 
-# Why a cache may not hit at all. Source: reference rows c8, c9, c10, c13, c26, c28, a35.
-NO_HIT_CAUSES = (
-    "is prefix caching on (some builds switch it off with a quantised KV cache, a hybrid model, or LoRA), is the block "
-    "larger than the prompt, does a router or a data-parallel engine send the two to different caches, does a gateway "
-    "drop the salt, or does the first repeat always miss (draft heads: --passes 2)?"
-)
+# Where an engine names no causes of its own.
+_MISS_CAUSES = ("prefix caching is off", "a router sends the two to different caches", "a gateway changes the prompt")
 
 
 def judge(
@@ -81,9 +77,11 @@ def cannot_be_cached(plan: Plan) -> str | None:
     """Why nothing is to be sent; None where something is."""
     if plan.order:
         return None
+    if plan.cannot_be_cached is not None:
+        return plan.cannot_be_cached
     if plan.dropped:
-        return f"{len(plan.dropped)} prompts do not fit the cache of {plan.blocks_available} blocks"
-    return "all prompts are shorter than one block"
+        return f"cannot be cached: {len(plan.dropped)} prompts do not fit the cache of {plan.blocks_available} blocks"
+    return "cannot be cached: all prompts are shorter than one block"
 
 
 def _shortfalls(one: ReplicaResult, *, plan: Plan, limits: Limits) -> Iterator[str]:
@@ -93,7 +91,7 @@ def _shortfalls(one: ReplicaResult, *, plan: Plan, limits: Limits) -> Iterator[s
     asked = one.sent + one.touched + one.errors
     if one.errors > limits.max_error_rate * asked:
         yield f"{one.errors} of {asked} requests got no proper answer, more than {limits.max_error_rate:.1%}"
-    is_in_doubt = _doubt_of_control(one.control) is not None or (one.second is not None and one.second.disagree)
+    is_in_doubt = _doubt_of_control(one) is not None or (one.second is not None and one.second.disagree)
     if one.hit_rate_after is None or is_in_doubt:
         return
     if one.hit_rate_after < limits.min_hit_rate:
@@ -117,7 +115,7 @@ def _open_questions(one: ReplicaResult, *, plan: Plan, limits: Limits) -> Iterat
         yield one.fault.message
     nothing = cannot_be_cached(one.plan or plan)
     if nothing:
-        yield f"nothing of these prompts can be cached: {nothing}"
+        yield nothing
     if one.skipped:
         yield f"{len(one.skipped)} prompts were refused as too long for its context: {', '.join(one.skipped[:5])}"
     if one.foreign_tokens is None and one.witness != Witness.NOBODY:
@@ -132,7 +130,7 @@ def _open_questions(one: ReplicaResult, *, plan: Plan, limits: Limits) -> Iterat
         return
     if one.hit_rate_after is None:
         yield "the hit rate is not known, because the engine does not tell its block size"
-    doubt = _doubt_of_control(one.control)
+    doubt = _doubt_of_control(one)
     if doubt:
         yield doubt
     if one.second is not None and one.second.disagree:
@@ -159,12 +157,13 @@ def _doubt_of_silence(one: ReplicaResult, *, limits: Limits) -> str | None:
     return None if limits.accepts_ttft else f"{why}. {found}: likely warm, which --accept-ttft lets decide"
 
 
-def _doubt_of_control(control: ControlResult | None) -> str | None:
+def _doubt_of_control(one: ReplicaResult) -> str | None:
+    control = one.control
     if control is None or control.hits is None:
         return "nobody witnessed the control's hit"
     if not control.hits:
         return (
             f"a unique prompt of {control.prompt_tokens} tokens, sent twice, did not hit the second time alone "
-            f"({control.cached_tokens} cached): {NO_HIT_CAUSES}"
+            f"({control.cached_tokens} cached). Likely causes: {'; '.join(one.miss_causes or _MISS_CAUSES)}"
         )
     return None

@@ -56,6 +56,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         most_in_flight: requests that may be in flight together; None for as many as the run allows.
         proof_first: ids that must be resident at the end, first to be asked again; empty for the heaviest.
         key_spaces: the cost of each, where the set has several.
+        cannot_be_cached: why nothing of any prompt can be cached, "cannot be cached: …"; None where something can.
         warnings: what the operator should know of this plan.
     """
 
@@ -74,7 +75,30 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     most_in_flight: int | None = None
     proof_first: tuple[str, ...] = ()
     key_spaces: tuple[KeySpaceCost, ...] = ()
+    cannot_be_cached: str | None = None
     warnings: tuple[str, ...] = ()
+
+
+def plan_of_nothing(tree: PrefixTree, *, why: str, capacity_tokens: int | None) -> Plan:
+    """The plan where nothing can be cached: nothing is sent.
+
+    Args:
+        tree: of the whole prompt set's token ids.
+        why: one sentence, "cannot be cached: …".
+        capacity_tokens: of the engine's device cache, None when not known.
+    """
+    return Plan(
+        prompts=len(tree.order),
+        prompt_tokens=tree.prompt_tokens,
+        cacheable_tokens=0,
+        lower_bound_tokens=0,
+        sent_tokens=0,
+        blocks_needed=0,
+        blocks_available=None if capacity_tokens is None else capacity_tokens // tree.block_tokens,
+        expected_hit_rate=0.0,
+        uncacheable=tree.order,
+        cannot_be_cached=why,
+    )
 
 
 def make_plan(

@@ -8,7 +8,7 @@ from kvrelease.binding.control import control_tokens
 from kvrelease.binding.deployment import Replica
 from kvrelease.binding.salts import key_spaces
 from kvrelease.prewarm.pace import AUTO_CAP
-from kvrelease.prewarm.plan import Plan, make_plan, plan_for_slots, plan_without_tokens
+from kvrelease.prewarm.plan import Plan, make_plan, plan_for_slots, plan_of_nothing, plan_without_tokens
 from kvrelease.workload.prefix_tree import PrefixTree, build_prefix_tree
 
 
@@ -50,6 +50,11 @@ class Planner:
         tree = replica.tree
         if len(set(spaces.values())) > 1:
             tree = build_prefix_tree(replica.tokens, block_tokens=block, key_spaces=spaces)
+        longest = max(map(len, replica.tokens.values()))
+        nothing = identity.capabilities.why_not_cached(longest)
+        if nothing is not None:
+            plan = plan_of_nothing(tree, why=nothing, capacity_tokens=identity.capacity_tokens)
+            return Planned(plan=plan, tree=tree)
         slots = identity.capabilities.cacheable_limit
         if slots is not None:
             plan = plan_for_slots(

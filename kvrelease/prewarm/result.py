@@ -90,6 +90,7 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
         ttft_cold_ms: time to first token while the plan was sent, of requests that computed most of their prompt.
         ttft_warm_ms: of requests asked again.
         control: could the cache hit at all; None when the run stopped before.
+        miss_causes: what, on this engine, lets an identical prompt miss; most likely first.
         witness: who told the hits: `usage`, `counters` or `nobody`.
         second: the other witness, of the requests that were asked again; None when they were not.
         times: where nobody told the hits, what times to the first token suggest; None elsewhere.
@@ -123,6 +124,7 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
     ttft_cold_ms: Percentiles
     ttft_warm_ms: Percentiles
     control: ControlResult | None
+    miss_causes: tuple[str, ...] = ()
     witness: str
     second: SecondWitness | None = None
     times: TimeWitness | None = None

@@ -195,7 +195,7 @@ async def plan_only(
             for replica, plan in zip(replicas, plans, strict=True)
         ),
         rate=rate,
-        notes=(*((f"nothing of these prompts can be cached: {nothing}",) if nothing else ()), *first.warnings),
+        notes=(*((nothing,) if nothing else ()), *first.warnings),
         faults=tuple(one.fault for one in unready),
     )
 

@@ -15,7 +15,7 @@ from kvrelease.binding.deployment import Replica
 from kvrelease.binding.observe import Leg, Witness, probe_salt
 from kvrelease.binding.salts import combined_salt
 from kvrelease.engines.base import Counters, Request
-from kvrelease.errors import KvreleaseError, PromptTooLong, ServiceError, one_of
+from kvrelease.errors import KvreleaseError, PromptTooLong, Refused, ServiceError, one_of
 from kvrelease.prewarm.flushing import Flushing
 from kvrelease.prewarm.journal import Journal, Past
 from kvrelease.prewarm.order import Schedule
@@ -280,7 +280,9 @@ class Warming:
             self._skipped[prompt_id] = None
             self._let_go(prompt_id, is_planned=is_planned)
             return
-        except ServiceError:
+        except ServiceError as error:
+            if isinstance(error, Refused) and error.was_throttled:
+                self._pace.answered(sent_s=sent_s, at_s=time.monotonic(), was_throttled=True)
             self._errors += 1
             self._let_go(prompt_id, is_planned=is_planned)
             if self._errors > self._terms.limits.max_error_rate * max(len(self.plan.order), 1):
@@ -294,7 +296,7 @@ class Warming:
         self._pace.answered(
             sent_s=sent_s,
             at_s=time.monotonic(),
-            was_throttled=found.retries > 0,
+            was_throttled=found.was_throttled,
             ttft_s=found.ttft_s,
             computed_tokens=computed,
         )
@@ -415,6 +417,7 @@ class Warming:
             ttft_cold_ms=percentiles(self._sent.cold_s),
             ttft_warm_ms=percentiles(self._proof.times_s),
             control=self._control,
+            miss_causes=identity.capabilities.miss_causes,
             witness=str(next((one.witness for one in self._passes if one.answered), Witness.NOBODY)),
             second=self._second,
             times=self._times,

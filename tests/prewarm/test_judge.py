@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 
-from kvrelease.artifacts import Fault, Verdict
+from kvrelease.artifacts import Fault, Verdict, from_json, to_json
 from kvrelease.binding.observe import known_total, total
 from kvrelease.prewarm.judge import judge
 from kvrelease.prewarm.plan import Plan
 from kvrelease.prewarm.proof import Tally, percentiles
-from kvrelease.prewarm.result import ControlResult, Limits, Percentiles, ReplicaResult, SecondWitness, TimeWitness
+from kvrelease.prewarm.result import (
+    ControlResult,
+    Limits,
+    Percentiles,
+    PrewarmReport,
+    ReplicaResult,
+    SecondWitness,
+    TimeWitness,
+)
+from tests import builders
 from tests.verify.builders import leg
 
 PLAN = Plan(
@@ -76,7 +87,7 @@ def test_a_foreign_hit_fails_even_when_the_run_was_cut_short_or_a_replica_broke(
         (changed(fault=Fault(where="x", exit_code=5, message="the engine died")), "the engine died"),
         (changed(control=None), "nobody witnessed"),
         (changed(control=ControlResult(hits=None, cached_tokens=None, prompt_tokens=64)), "nobody witnessed"),
-        (changed(control=ControlResult(hits=False, cached_tokens=0, prompt_tokens=64)), "is prefix caching on"),
+        (changed(control=ControlResult(hits=False, cached_tokens=0, prompt_tokens=64)), "prefix caching is off"),
         (changed(hit_rate_after=None), "block size"),
         (changed(plan=msgspec.structs.replace(PLAN, order=())), "shorter than one block"),
         (changed(plan=msgspec.structs.replace(PLAN, order=(), dropped=("a", "b"))), "2 prompts do not fit"),
@@ -169,3 +180,17 @@ def test_errors_beyond_the_budget_fail() -> None:
 
 def test_a_rank_is_named_with_its_url() -> None:
     assert "http://one:8000 (rank 3)" in verdict(changed(rank=3, foreign_tokens=16))[1]
+
+
+def test_a_report_of_the_first_schema_is_still_read() -> None:
+    report = json.loads(to_json(builders.prewarm()))
+    report["schema"] = 1
+    report["plan"]["waves"] = [["a", "b"], ["c"]]
+    for name in ("order", "key_spaces", "head_room_blocks", "cannot_be_cached"):
+        del report["plan"][name]
+    for one in report["replicas"]:
+        one["plan"] = report["plan"]
+        for name in ("planned", "second", "resumed", "over_lower_bound", "miss_causes"):
+            del one[name]
+    found = from_json(json.dumps(report).encode(), PrewarmReport, source="old.json")
+    assert (found.schema, found.replicas[0].sent, found.plan.prompts) == (1, 3, 66)
