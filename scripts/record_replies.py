@@ -1,5 +1,7 @@
 """Record what real servers reply, as contracts for unit tests: `python scripts/record_replies.py vllm|llamacpp FOLDER`.
 
+`sglang FOLDER URL` records a server that runs already, with v1.2 (`docs/engines.md` says how it was started).
+
 Each JSON file holds the request, the HTTP status and the reply as it came, with this machine's paths replaced by
 `/models/…`. Needs `python scripts/engines.py install`, httpx and PyYAML.
 """
@@ -27,6 +29,7 @@ MODEL = "smollm2"
 REQUEST_S = 180.0  # the first 750 tokens take 2 s alone, and 60 s beside a compiler
 MOST_TOKENS_KEPT = 1000  # a refused prompt is longer; its ids say nothing
 RECORDED_PROMPT = "returns-store-return"  # v1.2, v1.3 and v1.3 on v1.2's cache give three texts
+SGLANG_CHARACTERS = 400
 KEPT_OF_SYSTEM = ("torch_version", "is_cuda_available", "cuda_compiled_version")
 # Absolute paths of this machine, inside any string.
 PATHS = re.compile(r"(?<![\w.])/(?:root|home|tmp|usr|opt|work|var|mnt|data)(?:/[\w.@+-]+)+")
@@ -189,16 +192,63 @@ def record_llamacpp(folder: Path, logs: Path) -> None:
         record("slot_restore_missing", "/slots/0?action=restore", {"filename": "nothing.bin"})
 
 
+def record_sglang(folder: Path, url: str) -> None:
+    """Every reply of a running SGLang that the tool reads, and the stale answer after an in-place update."""
+    old, new = installed("smollm2-v1.2"), installed("smollm2-v1.3")
+    known = {str(old): "/models/smollm2-v1.2", str(new): "/models/smollm2-v1.3"}
+    chat = {**production_chat(), "max_tokens": 4, "return_cached_tokens_details": True}
+    # Without the kernels of SGLang's CPU build a prefill takes a second per 20 tokens.
+    chat["messages"] = [{**message, "content": message["content"][:SGLANG_CHARACTERS]} for message in chat["messages"]]
+    whole = {**chat, "return_meta_info": True}
+    stream = {**chat, "stream": True, "stream_options": {"include_usage": True}}
+    with httpx.Client(base_url=url, timeout=REQUEST_S, trust_env=False) as client:
+        record = Recorder(client, folder, known)
+        record("flush_cache", "/flush_cache", method="POST")
+        record("model_info", "/model_info")
+        record("models", "/v1/models")
+        record("server_info", "/server_info")
+        asked = {"model": MODEL, "messages": chat["messages"]}
+        tokens = record("tokenize_messages", "/v1/tokenize", asked)["tokens"]
+        record("chat_cold", "/v1/chat/completions", whole)
+        record("chat_hit", "/v1/chat/completions", whole)
+        record("chat_salted", "/v1/chat/completions", {**whole, "extra_key": "kv1-recorded-e0"})
+        record("chat_bypassed", "/v1/chat/completions", {**whole, "cache_salt": "kvrelease-bypass-recorded"})
+        record("chat_stream", "/v1/chat/completions", stream)
+        completion = {"model": MODEL, "prompt": tokens, "temperature": 0, "max_tokens": 4, "logprobs": 5}
+        details = {"return_cached_tokens_details": True, "return_token_ids": True}
+        record("completion_ids", "/v1/completions", {**completion, **details})
+        record("any_model", "/v1/completions", {**completion, "model": "nobody", "max_tokens": 1})
+        record("too_long", "/v1/completions", {"model": MODEL, "prompt": tokens * 80, "max_tokens": 4})
+        record("bad_request", "/v1/chat/completions", {**stream, "return_meta_info": True})
+        record("metrics", "/metrics")
+        update = {"flush_cache": False}
+        record(
+            "update_weights", "/update_weights_from_disk", {**update, "model_path": str(new), "weight_version": "v1.3"}
+        )
+        record("chat_stale", "/v1/chat/completions", whole)
+        greedy = {"sampling_params": {"temperature": 0, "max_new_tokens": 4}}
+        recompute = {"input_ids": tokens, **greedy, "return_logprob": True, "logprob_start_len": 0}
+        record("generate_recomputed_stale", "/generate", recompute)
+        record("chat_bypassed_stale", "/v1/chat/completions", {**whole, "cache_salt": "kvrelease-bypass-again"})
+        record("model_info_after_update", "/model_info")
+        client.post("/flush_cache")
+        record("chat_clean_new", "/v1/chat/completions", whole)
+        client.post("/update_weights_from_disk", json={**update, "model_path": str(old), "weight_version": "default"})
+
+
 RECORDINGS: dict[str, Callable[[Path, Path], None]] = {"vllm": record_vllm, "llamacpp": record_llamacpp}
 
 
-def main(engine: str, folder: Path) -> None:
+def main(engine: str, folder: Path, url: str | None = None) -> None:
     """Record one engine into `FOLDER/ENGINE`."""
     target = folder / engine
     target.mkdir(parents=True, exist_ok=True)
+    if url is not None:
+        record_sglang(target, url)
+        return
     with tempfile.TemporaryDirectory() as logs:
         RECORDINGS[engine](target, Path(logs))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
