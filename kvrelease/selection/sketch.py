@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-# A block takes about 230 bytes (CPython 3.11), so a million fit half a gigabyte with room for the work on them.
+# The whole program peaks at 413 MiB with so many (docs/benchmarks.md, a log of a million lines).
 DEFAULT_MAX_BLOCKS = 1_000_000
 _INDEX_BITS = 40  # of a prompt's position in the log, below its length in one number
 
