@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import enum
 import functools
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
 import msgspec
 
-from kvrelease.chain import cacheable_blocks
+from kvrelease.chain import TOKEN_BYTES, cacheable_blocks, pack_tokens
 from kvrelease.workload.body import whole_text
+from kvrelease.workload.check import DEFAULT_BLOCK_TOKENS
 from kvrelease.workload.key_space import key_space
 from kvrelease.workload.logged import LoggedRequest
 from kvrelease.workload.prompt_set import Prompt
@@ -28,6 +30,10 @@ MAX_BLOCKS_OF_A_PROMPT = 16_384
 NAME_BYTES = 8
 
 
+# Token ids of a request with text; None where they are not known.
+Encode = Callable[[LoggedRequest], Sequence[int] | None]
+
+
 class Unit(enum.StrEnum):
     """What lengths are counted in."""
 
@@ -40,7 +46,7 @@ class Cut(NamedTuple):
 
     Attributes:
         names: [cacheable blocks], from the prompt's start.
-        length: of the whole prompt, in the cutter's unit.
+        length: of the whole prompt, in the cutter's unit; 0 when it is not known.
     """
 
     names: list[bytes]
@@ -54,11 +60,13 @@ class Cutter(msgspec.Struct, frozen=True, kw_only=True):
         unit: what `block` and all lengths count.
         block: size of a block, >= 1.
         is_trace: requests have hashes of blocks and no text.
+        encode: their token ids; None cuts text into characters.
     """
 
     unit: Unit
     block: int
     is_trace: bool
+    encode: Encode | None = None
 
     def cut(self, request: LoggedRequest) -> Cut:
         """The blocks of one request; those beyond `MAX_BLOCKS_OF_A_PROMPT` are left out."""
@@ -67,16 +75,21 @@ class Cutter(msgspec.Struct, frozen=True, kw_only=True):
         root = blake2b(msgspec.json.encode((space.model, space.salt, request.kind)), digest_size=NAME_BYTES).digest()
         if self.is_trace:
             return _cut_trace(request, root, block=self.block)
+        if self.encode is not None:
+            return _cut_tokens(self.encode(request), root, block=self.block)
         return _cut_text(_text(request), root, block=self.block)
 
 
-def cutter_for(first: LoggedRequest, *, block: int | None = None) -> Cutter | None:
+def cutter_for(first: LoggedRequest, *, block: int | None = None, encode: Encode | None = None) -> Cutter | None:
     """The cutter for a log, told by its first request; None when that has neither text nor hashes.
 
     Args:
         first: of the log.
-        block: characters of a block of text; None for the default. A trace brings its own.
+        block: characters of a block, or tokens with `encode`; None for the default. A trace brings its own.
+        encode: what makes token ids of requests with text; None cuts them into characters.
     """
+    if first.body is not None and encode is not None:
+        return Cutter(unit=Unit.TOKENS, block=block or DEFAULT_BLOCK_TOKENS, is_trace=False, encode=encode)
     if first.body is not None:
         return Cutter(unit=Unit.CHARACTERS, block=block or TEXT_BLOCK_CHARACTERS, is_trace=False)
     if first.block_hashes:
@@ -112,6 +125,19 @@ def _names(name: bytes, text: str, block: int) -> tuple[bytes, ...]:
         name = blake2b(name + text[start : start + block].encode(), digest_size=NAME_BYTES).digest()
         names.append(name)
     return tuple(names)
+
+
+def _cut_tokens(tokens: Sequence[int] | None, name: bytes, *, block: int) -> Cut:
+    if tokens is None:
+        return Cut([], 0)
+    count = min(cacheable_blocks(len(tokens), block), MAX_BLOCKS_OF_A_PROMPT)
+    data = pack_tokens(tokens[: count * block])
+    size = block * TOKEN_BYTES
+    names = []
+    for start in range(0, len(data), size):
+        name = blake2b(name + data[start : start + size], digest_size=NAME_BYTES).digest()
+        names.append(name)
+    return Cut(names, len(tokens))
 
 
 def _cut_trace(request: LoggedRequest, name: bytes, *, block: int) -> Cut:

@@ -14,7 +14,7 @@ import msgspec
 
 from kvrelease.errors import InputError, TrafficLogError
 from kvrelease.selection.budget import Budget
-from kvrelease.selection.cutting import Cutter, Unit, cutter_for
+from kvrelease.selection.cutting import Cutter, Encode, Unit, cutter_for
 from kvrelease.selection.evaluate import Score, Sums
 from kvrelease.selection.planning import Planned, plan
 from kvrelease.selection.result import CurvePoint, SelectedPrompt, Selection
@@ -51,7 +51,7 @@ def select(
     budget: Budget,
     held_out_share: float,
     seed: int = 0,
-    block: int | None = None,
+    cutter: Cutter | None = None,
     max_blocks: int = DEFAULT_MAX_BLOCKS,
     damaged: Callable[[], int] = int,
 ) -> Selected:
@@ -63,7 +63,7 @@ def select(
         budget: of the set.
         held_out_share: part of the log that is not chosen from, and that the choice is measured on; 0 for none.
         seed: of a split by hash.
-        block: characters of a block; None for the default.
+        cutter: as `cutter_of` finds it; None to find it here.
         max_blocks: counted at once, see `PrefixSketch`.
         damaged: how many records the last pass left out.
 
@@ -71,7 +71,7 @@ def select(
         TrafficLogError: nothing in it can be chosen from, or it changed while it was read.
         InputError: whatever reading it raises.
     """
-    cutter = cutter_of(open_log, source=source, block=block)
+    cutter = cutter or cutter_of(open_log, source=source)
     split = split_by(_times(open_log, share=held_out_share), share=held_out_share, seed=seed)
     counted = _count(open_log, cutter, split, max_blocks=max_blocks)
     if not counted.sums.requests:
@@ -108,13 +108,14 @@ def select(
     )
 
 
-def cutter_of(open_log: OpenLog, *, source: str, block: int | None = None) -> Cutter:
+def cutter_of(open_log: OpenLog, *, source: str, block: int | None = None, encode: Encode | None = None) -> Cutter:
     """How a log is cut, which its first request tells.
 
     Args:
         open_log: as in `select`.
         source: how messages name the log.
-        block: characters of a block; None for the default.
+        block: as in `cutter_for`.
+        encode: as in `cutter_for`.
 
     Raises:
         TrafficLogError: its requests have neither text nor hashes.
@@ -124,7 +125,7 @@ def cutter_of(open_log: OpenLog, *, source: str, block: int | None = None) -> Cu
     first = next(requests, None)
     if first is None:
         raise TrafficLogError(f"selecting from the log {source}: none of its records can be read")
-    cutter = cutter_for(first, block=block)
+    cutter = cutter_for(first, block=block, encode=encode)
     if cutter is None:
         raise TrafficLogError(
             f"selecting from the log {source}: its requests have neither text nor hashes of blocks",
@@ -139,6 +140,7 @@ class _Counted(msgspec.Struct, frozen=True, kw_only=True):
     sums: Sums
     unit_weight: float
     uncacheable_weight: float
+    unknown: int
 
 
 def _times(open_log: OpenLog, *, share: float) -> array[float] | None:
@@ -161,6 +163,7 @@ def _count(open_log: OpenLog, cutter: Cutter, split: Split, *, max_blocks: int) 
     requests = 0
     sums = Sums()
     uncacheable = 0.0
+    unknown = 0
     unit_weight = float("inf")
     for index, request in enumerate(open_log("counting blocks")):
         requests += 1
@@ -171,10 +174,17 @@ def _count(open_log: OpenLog, cutter: Cutter, split: Split, *, max_blocks: int) 
         unit_weight = min(unit_weight, request.weight)
         if cut.names:
             sketch.add(cut.names, weight=request.weight, length=cut.length, index=index)
+        elif cut.length == 0:
+            unknown += 1
         else:
             uncacheable += request.weight
     return _Counted(
-        sketch=sketch, requests=requests, sums=sums, unit_weight=unit_weight, uncacheable_weight=uncacheable
+        sketch=sketch,
+        requests=requests,
+        sums=sums,
+        unit_weight=unit_weight,
+        uncacheable_weight=uncacheable,
+        unknown=unknown,
     )
 
 
@@ -253,6 +263,11 @@ def _warnings(cutter: Cutter, planned: Planned, counted: _Counted) -> tuple[str,
     if not cutter.is_trace and cutter.unit is Unit.CHARACTERS:
         warnings.append(
             "lengths are characters, not tokens: no tokenizer was used; English has about four characters a token"
+        )
+    if counted.unknown:
+        warnings.append(
+            f"{counted.unknown} requests have a length that is not known (images, or the chat template refuses them): "
+            "nothing of them is counted"
         )
     if not planned.choice.chosen:
         warnings.append("nothing was chosen: no beginning of a whole block comes back in this log, or none fits")

@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from kvrelease.workload.loading import load_prompt_set
 from tests.cli.conftest import Kv
@@ -97,6 +98,8 @@ def test_tokens_of_a_text_log_are_not_guessed(kv: Kv, log: Path) -> None:
         (("traffic.jsonl", "-o", "nowhere/set.jsonl"), 2, "no such directory"),
         (("traffic.jsonl", "--holdout", "nan"), 2, "--holdout"),
         (("traffic.jsonl", "--requests", "0"), 2, "--requests"),
+        (("traffic.jsonl", "--block-tokens", "16"), 2, "--tokenizer"),
+        (("traffic.jsonl", "--tokenizer", "nowhere"), 4, "nowhere"),
     ],
 )
 def test_what_cannot_be_done_is_told(kv: Kv, log: Path, arguments: tuple[str, ...], code: int, told: str) -> None:
@@ -105,6 +108,20 @@ def test_what_cannot_be_done_is_told(kv: Kv, log: Path, arguments: tuple[str, ..
     assert result.code == code
     assert told in result.err
     assert result.out == ""
+
+
+def test_a_releases_tokenizer_counts_tokens(kv: Kv, log: Path, workdir: Path) -> None:
+    """One token a byte, and the template writes contents alone."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={char: number for number, char in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    (workdir / "model").mkdir()
+    tokenizer.save(str(workdir / "model" / "tokenizer.json"))
+    (workdir / "model" / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    result = kv("prompts", "select", log, "--tokenizer", "model", "--tokens", 2000, "--format", "json")
+    report = json.loads(result.out)
+    assert (result.code, report["unit"], report["block"], report["warnings"]) == (0, "tokens", 16, [])
+    assert [one["length"] for one in report["prompts"]] == [700 + len("SECRET-") + 90] * 2
 
 
 def test_a_log_in_which_nothing_comes_back_is_inconclusive_and_writes_no_set(kv: Kv, workdir: Path) -> None:

@@ -56,3 +56,11 @@ def test_a_trace_is_cut_at_its_own_blocks() -> None:
 def test_an_absurdly_long_prompt_is_cut_off() -> None:
     cut = TEXT.cut(chat("a" * (MAX_BLOCKS_OF_A_PROMPT * 16 + 500), "x"))
     assert len(cut.names) == MAX_BLOCKS_OF_A_PROMPT
+
+
+def test_token_ids_are_cut_into_the_engines_blocks() -> None:
+    cutter = cutter_for(chat("", "x"), encode=lambda request: range(33) if request.salt is None else None)
+    assert cutter is not None
+    assert (cutter.unit, cutter.block) == (Unit.TOKENS, 16)
+    assert (cutter.cut(chat("", "x")).length, len(cutter.cut(chat("", "x")).names)) == (33, 2)
+    assert cutter.cut(chat("", "x", salt="unknown")) == ([], 0)

@@ -35,14 +35,33 @@ def select(
         typer.Option("--requests", metavar="N", min=1, help="At most so many prompts; 200 when no limit is given."),
     ] = None,
     tokens: Annotated[
-        int | None, typer.Option("--tokens", metavar="N", min=1, help="At most so many prompt tokens (traces).")
+        int | None,
+        typer.Option("--tokens", metavar="N", min=1, help="At most so many prompt tokens (--tokenizer, or a trace)."),
     ] = None,
     characters: Annotated[
         int | None,
-        typer.Option("--characters", metavar="N", min=1, help="At most so many characters (logs with text)."),
+        typer.Option("--characters", metavar="N", min=1, help="At most so many characters (without --tokenizer)."),
     ] = None,
     blocks: Annotated[
         int | None, typer.Option("--blocks", metavar="N", min=1, help="At most so many different blocks.")
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokenizer",
+            metavar="MODEL",
+            help="Count tokens, with the tokenizer and chat template of a model directory, or with one tokenizer.json.",
+        ),
+    ] = None,
+    block_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--block-tokens",
+            metavar="N",
+            min=1,
+            max=65_536,
+            help="The engine's block size, with --tokenizer; default 16.",
+        ),
     ] = None,
     block_characters: Annotated[
         int | None,
@@ -97,12 +116,17 @@ def select(
                 f"--output {output}: a prompt set that is chosen is JSONL",
                 hint="name it .jsonl; the report goes to stdout (--format json), or to --report FILE",
             )
+    if tokenizer is None and block_tokens is not None:
+        raise UsageError("--block-tokens counts tokens", hint="name the model with --tokenizer")
+    if tokenizer is not None and block_characters is not None:
+        raise UsageError("--block-characters counts characters, --tokenizer tokens", hint="give --block-tokens")
     found = _select(
         log,
         limits=(requests, tokens, characters, blocks),
         holdout=holdout,
         seed=seed,
-        block=block_characters,
+        tokenizer=tokenizer,
+        block=block_characters if tokenizer is None else block_tokens,
         log_format=log_format,
         skips_damaged=skip_damaged,
         wants_set=output is not None,
@@ -125,40 +149,49 @@ def _select(
     limits: tuple[int | None, int | None, int | None, int | None],
     holdout: float,
     seed: int,
+    tokenizer: Path | None,
     block: int | None,
     log_format: LogFormat | None,
     skips_damaged: bool,
     wants_set: bool,
 ) -> "Selected":
     from kvrelease.selection.budget import Budget
+    from kvrelease.selection.cutting import Unit
+    from kvrelease.selection.encoding import encode_with
     from kvrelease.selection.select import cutter_of, select
+    from kvrelease.workload.release_tokenizer import ReleaseTokenizer
 
     requests, tokens, characters, blocks = limits
     if all(limit is None for limit in limits):
         requests = DEFAULT_SELECTED_REQUESTS
     if log.exists() and not log.is_file() and not log.is_dir():
         raise UsageError(f"selecting from the log {log}: it is no regular file, and is read several times", hint=_COPY)
+    encode = None if tokenizer is None else encode_with(ReleaseTokenizer(tokenizer, name=str(tokenizer)))
     with console.progress() as progress:
         reading = _LogReading(log, log_format=log_format, skips_damaged=skips_damaged, progress=progress)
-        cutter = cutter_of(reading.open, source=str(log), block=block)
+        cutter = cutter_of(reading.open, source=str(log), block=block, encode=encode)
         if cutter.is_trace and (wants_set or characters is not None):
             option = "--output" if wants_set else "--characters"
             raise UsageError(
                 f"{option}: the log {log} is a trace of block hashes without text: it gives figures, and no prompts",
                 hint=f"leave {option} out, or choose from a log with prompts",
             )
-        if not cutter.is_trace and tokens is not None:
+        if cutter.unit is Unit.CHARACTERS and tokens is not None:
             raise UsageError(
                 f"--tokens: the log {log} is text, and no tokenizer was used",
-                hint="give --characters; English has about four a token",
+                hint="name the model with --tokenizer, or give --characters; English has about four a token",
             )
+        if cutter.unit is Unit.TOKENS and characters is not None:
+            raise UsageError("--characters: with --tokenizer lengths are tokens", hint="give --tokens")
         return select(
             reading.open,
             source=str(log),
-            budget=Budget(requests=requests, length=tokens if cutter.is_trace else characters, blocks=blocks),
+            budget=Budget(
+                requests=requests, length=tokens if cutter.unit is Unit.TOKENS else characters, blocks=blocks
+            ),
             held_out_share=holdout,
             seed=seed,
-            block=block,
+            cutter=cutter,
             damaged=lambda: reading.damaged,
         )
 
