@@ -29,8 +29,8 @@ SINGLE_NAME = "model.safetensors"
 # Mistral's own layout, which vLLM's load format `auto` prefers to the usual one.
 CONSOLIDATED = "consolidated"
 
-# Which one file some loader takes in place of an index's shards, and the loader. Source: mistral-inference 1.6.0,
-# transformer.py (`from_folder`).
+# Which one file some loader takes in place of an index's shards, and the loader. Source: mistralai/mistral-inference at
+# 16bb637, src/mistral_inference/transformer.py (`from_folder`).
 _SINGLE_OF_INDEX = {
     INDEX_NAME: (SINGLE_NAME, "transformers"),
     CONSOLIDATED_INDEX_NAME: (f"{CONSOLIDATED}{SAFETENSORS_SUFFIX}", "mistral-inference"),

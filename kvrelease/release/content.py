@@ -13,7 +13,7 @@ from kvrelease.release.adapter_config import ADAPTER_CONFIG_NAME
 from kvrelease.release.auto_map import names_code, unread_code
 from kvrelease.release.checkpoint import Checkpoint, read_checkpoint
 from kvrelease.release.gguf_model import holds_gguf, read_gguf_model
-from kvrelease.release.impact import ALL_RULE, Rule, rule_for, rule_without
+from kvrelease.release.impact import ALL_RULE, Rule, rule_for, rule_without, with_heads
 from kvrelease.release.model_config import CONFIG_NAME, ModelConfig, read_model_config
 from kvrelease.release.read_files import is_code
 from kvrelease.release.release_file import FileRole, ReleaseFile, release_file, row_of
@@ -85,7 +85,8 @@ def _read_safetensors(source: Source) -> Content:
     config = _read_config(source, beside)
     if config is not None:
         config = with_metadata(config, checkpoint.files)
-    rule = rule_for(config)
+    names = (tensor.name for file in checkpoint.files for tensor in file.tensors)
+    rule = with_heads(rule_for(config), names, {} if config is None else config.entries)
     if config is not None and rule.name == ALL_RULE:
         config = msgspec.structs.replace(config, entries=config.stated)
     code = _read_code(source, config)

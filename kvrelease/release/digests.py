@@ -63,7 +63,7 @@ def weights_digest(payloads: Mapping[str, str], *, algorithm: str = FULL_ALGORIT
 
 def config_digest(entries: JsonObject, code: Mapping[str, str], rule: Rule) -> str:
     """Digest of all configuration entries in the rule's canonical form, and of the code that they bring."""
-    algorithm = f"{CONFIG_ALGORITHM}/{rule.name}"
+    algorithm = f"{CONFIG_ALGORITHM}/{rule.family}"
     return f"{algorithm}:{digest_of(algorithm, [encode_json(entries)], framed=_pairs(code))}"
 
 
@@ -89,7 +89,7 @@ def kv_digests(
     running = digest_of(f"{algorithm} configuration", [encode_json(counted)], framed=_pairs(code))
     by_layer = {0: _pairs(payloads)} if rule.layers is None else _pairs_by_layer(payloads, rule)
     layers = []
-    for layer in range(rule.layers or 1):
+    for layer in range(rule.cached_layers or 1):
         running = digest_of(f"{algorithm} layer", [bytes.fromhex(running)], framed=by_layer.get(layer, b""))
         layers.append(LayerDigest(layer=layer, digest=f"{algorithm}:{running}"))
     kv = f"{algorithm}:{digest_of(f'{algorithm} kv', [bytes.fromhex(running)])}"

@@ -14,17 +14,23 @@ from collections.abc import Iterable, Mapping
 from kvrelease.artifacts import JsonObject
 
 PREDICTION = "multi-token prediction"
-_LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,5})\.")
+_LAYER = re.compile(r"(?:[^.]+\.)*?(?:layers|h|blocks)\.(0|[1-9][0-9]{0,5})\.")
 # How many layers beyond the last one predict further tokens.
-_PREDICTION_KEYS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers", "mtp_num_layers")
-_PREFIXES = {
-    "mtp.": PREDICTION,
-    "mtp_layers.": PREDICTION,
-    "model.mtp.": PREDICTION,
-    "model.mtp_layers.": PREDICTION,
-    "medusa_head.": "Medusa",
-    "eagle.": "EAGLE",
-    "eagle_head.": "EAGLE",
+PREDICTION_KEYS = ("mtp_num_hidden_layers", "mtp_num_layers", "num_mtp_layers", "num_nextn_predict_layers")
+# In names of tensors, whatever stands around them.
+HEAD_WORDS = {
+    "dflash": "DFlash",
+    "draft": "a draft",
+    "eagle": "EAGLE",
+    "eh_proj": PREDICTION,
+    "enorm": PREDICTION,
+    "hnorm": PREDICTION,
+    "hydra": "Hydra",
+    "medusa": "Medusa",
+    "midlayer": "EAGLE",
+    "mtp": PREDICTION,
+    "nextn": PREDICTION,
+    "specul": "a speculator",
 }
 _DRAFT_WORDS = {
     "eagle": "EAGLE",
@@ -45,14 +51,15 @@ def draft_head_of(tensor: str, config: JsonObject) -> str | None:
         tensor: name of it.
         config: canonical entries of `config.json`.
     """
-    for prefix, kind in _PREFIXES.items():
-        if tensor.startswith(prefix):
-            return kind
     match = _LAYER.match(tensor)
     layers = config.get("num_hidden_layers")
-    if match is None or not isinstance(layers, int) or int(match[1]) < layers:
-        return None
-    return PREDICTION if any(_is_positive(config.get(key)) for key in _PREDICTION_KEYS) else None
+    if match is not None and isinstance(layers, int):
+        if int(match[1]) >= layers and any(config.get(key) for key in PREDICTION_KEYS):
+            return PREDICTION
+        if int(match[1]) < layers and tensor.startswith("model.layers."):
+            return None
+    words = tensor.casefold()
+    return next((kind for word, kind in HEAD_WORDS.items() if word in words), None)
 
 
 def draft_model(config: JsonObject, tensors: Mapping[str, str]) -> str | None:
@@ -76,7 +83,3 @@ def draft_model(config: JsonObject, tensors: Mapping[str, str]) -> str | None:
 def _are_eagles(tensors: Iterable[str]) -> bool:
     names = set(tensors)
     return "fc.weight" in names and any(name in names for name in _EAGLE_TENSORS)
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -30,7 +30,7 @@ def expected_shapes(config: ModelConfig, rule: Rule) -> dict[str, tuple[int, ...
         "head_dim",
     )
     sizes = [config.entries.get(name) for name in names]
-    has_sizes = rule.name == LLAMA.rule and not rule.is_quantized and all(isinstance(size, int) for size in sizes)
+    has_sizes = rule.family == LLAMA.rule and not rule.is_quantized and all(isinstance(size, int) for size in sizes)
     if rule.layers is None or not has_sizes:
         return {}
     vocabulary, hidden, inner, heads, kv_heads, head = (size for size in sizes if isinstance(size, int))

@@ -14,7 +14,7 @@ from kvrelease.release.canonical import same_value
 from kvrelease.release.comparison import Sameness, compare_parts
 from kvrelease.release.content import Format
 from kvrelease.release.fingerprint import Fingerprint
-from kvrelease.release.impact import ADAPTER_RULE
+from kvrelease.release.impact import ADAPTER_RULE, with_heads
 from kvrelease.release.release_file import FileRole
 from kvrelease.release.side_files import PREPROCESSORS, split_entries
 from kvrelease.release.text_changes import ValueChange, compare_nested, values_shown
@@ -175,7 +175,17 @@ def preprocessor_reasons(files: Sequence[FileChange]) -> list[str]:
 
 def unread_of(side: Fingerprint) -> tuple[str, ...]:
     """What KV depends on and no digest covers, of a fingerprint of any age; a sentence each, with the next step."""
-    return tuple(dict.fromkeys((*side.unread, *code_unread(side))))
+    return tuple(dict.fromkeys((*side.unread, *code_unread(side), *_heads_unread(side))))
+
+
+def _heads_unread(side: Fingerprint) -> list[str]:
+    """Of a fingerprint whose digests leave out what a stored head makes its KV of."""
+    if with_heads(side.rule, side.tensor_digests, side.config or {}) == side.rule:
+        return []
+    return [
+        "the fingerprint was saved before what reaches a draft head counted, and the release stores one; fingerprint "
+        "it again"
+    ]
 
 
 def code_unread(side: Fingerprint) -> tuple[str, ...]:
@@ -186,7 +196,7 @@ def code_unread(side: Fingerprint) -> tuple[str, ...]:
 def weights_unread(side: Fingerprint) -> tuple[str, ...]:
     """The others: weights that an engine may load, and that were not read."""
     code = code_unread(side)
-    return tuple(text for text in side.unread if text not in code)
+    return tuple(text for text in unread_of(side) if text not in code)
 
 
 def tokenizer_elsewhere(side: Fingerprint) -> tuple[str, ...]:

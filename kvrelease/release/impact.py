@@ -3,7 +3,12 @@
 Layer *l*'s K and V at a position depend on the embeddings, on all of the layers before it, and on layer *l*'s input
 norm, K and V projections, K norm and rotary parameters. So its query, output projection, MLP and post-attention norm
 touch KV from *l* + 1 on, and those of the last layer, the final norm and an untied output layer touch none. Whatever
-a rule does not know touches everything. Derivation, sources and the oracle that tests it: docs/kv-validity.md.
+a rule does not know touches everything.
+
+A head that drafts tokens makes KV of the model's last hidden state. So where a release stores one, what the last layer
+and the final norm do touches KV too: that of one layer more, and the rule's name says `+head`.
+
+Derivation, sources and the oracle that tests it: docs/kv-validity.md.
 """
 
 from __future__ import annotations
@@ -14,7 +19,8 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.release.families import FAMILY_OF_RULE, FAMILY_OF_TYPE
+from kvrelease.release.draft_heads import draft_head_of
+from kvrelease.release.families import FAMILY_OF_TYPE, HEAD_SUFFIX, family_of_rule
 from kvrelease.release.families.family import Family, KeyEffect, Reach
 from kvrelease.release.families.heads import MAX_LAYERS
 from kvrelease.release.kinds import why_beyond_rules
@@ -38,8 +44,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """The dependency rule of one release.
 
     Attributes:
-        name: a family's, such as `llama.1`, or `all.1`; part of the kv digest's algorithm name. `adapter.1` for an
-            adapter without its base.
+        name: a family's, such as `llama.1`, with `+head` behind it where a draft head is stored, or `all.1`; part of
+            the kv digest's algorithm name. `adapter.1` for an adapter without its base.
         layers: of the model; None under `all.1`, which knows no layers.
         ties_embeddings: the output layer is the embeddings.
         is_quantized: the checkpoint says how its weights are quantised.
@@ -51,6 +57,16 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     ties_embeddings: bool
     is_quantized: bool
     reason: str | None
+
+    @property
+    def family(self) -> str:
+        """The name without what stored tensors add to it: in what form the configuration is."""
+        return self.name.removesuffix(HEAD_SUFFIX)
+
+    @property
+    def cached_layers(self) -> int | None:
+        """Layers that have KV: the model's, and one more for all that a head makes of its last hidden state."""
+        return None if self.layers is None else self.layers + (self.name != self.family)
 
 
 class TensorImpact(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +100,35 @@ def rule_for(config: ModelConfig | None) -> Rule:
         is_quantized=is_quantized(entries),
         reason=reason,
     )
+
+
+def with_heads(rule: Rule, names: Iterable[str], entries: JsonObject) -> Rule:
+    """The rule, given what is stored: a draft head makes KV of what the model's last layer gives.
+
+    Args:
+        rule: as the configuration says.
+        names: of all stored tensors.
+        entries: canonical ones of the configuration.
+    """
+    if rule.layers is None or not any(
+        draft_head_of(name, entries) is not None and _is_beyond(name, rule) for name in names
+    ):
+        return rule
+    return msgspec.structs.replace(rule, name=f"{rule.family}{HEAD_SUFFIX}")
+
+
+def _is_beyond(name: str, rule: Rule) -> bool:
+    """Whether a tensor lies in no layer of the model, and the rule does not know it."""
+    family = family_of_rule(rule.name)
+    if family is None or rule.layers is None:
+        return False
+    numbers = _layers_of(family.stems, rule.layers, is_followed=False).numbers
+    in_layer = any(
+        name.startswith(f"{stem}.") and name.removeprefix(f"{stem}.").partition(".")[0] in numbers
+        for stem in family.stems
+    )
+    known = family.reach_outside(name, is_quantized=rule.is_quantized, ties_embeddings=rule.ties_embeddings)
+    return not in_layer and known is None
 
 
 def rule_without(reason: str) -> Rule:
@@ -124,13 +169,14 @@ def tensor_impact(name: str, rule: Rule) -> TensorImpact:
 
 def impacts_under(rule: Rule) -> Callable[[str], TensorImpact]:
     """What a change of a tensor does to KV under a rule, by its name; for whoever asks of thousands."""
-    family = FAMILY_OF_RULE.get(rule.name)  # None of a rule that only a newer version knows
+    family = family_of_rule(rule.name)  # None of a rule that only a newer version knows
     if rule.layers is None or family is None:
         return lambda _: _UNKNOWN_TENSOR
-    layers = _layers_of(family.stems, rule.layers)
+    has_head = rule.cached_layers != rule.layers
+    layers = _layers_of(family.stems, rule.layers, is_followed=has_head)
     numbers, impacts = layers.numbers, layers.impacts
     prefixes = [(prefix, len(prefix)) for prefix in layers.prefixes]
-    rule_name, is_quantized = rule.name, rule.is_quantized
+    rule_name, is_quantized, behind = rule.name, rule.is_quantized, rule.layers
 
     def impact(name: str) -> TensorImpact:
         for prefix, length in prefixes:
@@ -142,6 +188,8 @@ def impacts_under(rule: Rule) -> Callable[[str], TensorImpact]:
                     reach = (_remembered_reach if remembers else _reach_inside)(rule_name, below, is_quantized)
                     return _impact(reach, layer, impacts)
         outside = family.reach_outside(name, is_quantized=is_quantized, ties_embeddings=rule.ties_embeddings)
+        if has_head and outside is Reach.NOTHING and family.reaches_last_hidden_state(name):
+            return impacts[behind]
         return _impact(outside, 0, impacts)
 
     return impact
@@ -153,7 +201,7 @@ class _Layers(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         prefixes: what stands in front of a layer's number, with the dot.
         numbers: as names say them, in decimal and without leading zeros → the layer.
-        impacts: by first layer; the last one, behind all layers, is that of a tensor that touches none.
+        impacts: by first layer, a head's behind the model's own; the last one is that of a tensor that touches none.
     """
 
     prefixes: tuple[str, ...]
@@ -162,12 +210,12 @@ class _Layers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @functools.lru_cache(maxsize=64)
-def _layers_of(stems: tuple[str, ...], layers: int) -> _Layers:
+def _layers_of(stems: tuple[str, ...], layers: int, *, is_followed: bool) -> _Layers:
     return _Layers(
         prefixes=tuple(f"{stem}." for stem in stems),
         numbers={str(layer): layer for layer in range(layers)},
         impacts=(
-            *(TensorImpact(first_layer=layer) for layer in range(layers)),
+            *(TensorImpact(first_layer=layer) for layer in range(layers + is_followed)),
             TensorImpact(first_layer=None),
         ),
     )
@@ -185,7 +233,9 @@ def _impact(reach: Reach | None, layer: int, impacts: tuple[TensorImpact, ...]) 
 
 
 def _reach_inside(rule_name: str, below: str, is_quantized: bool) -> Reach | None:
-    return FAMILY_OF_RULE[rule_name].reach_inside(below, is_quantized=is_quantized)
+    family = family_of_rule(rule_name)
+    assert family is not None, f"{rule_name} is no family's rule"
+    return family.reach_inside(below, is_quantized=is_quantized)
 
 
 _remembered_reach = functools.lru_cache(maxsize=_NAMES_REMEMBERED)(_reach_inside)
@@ -195,7 +245,7 @@ def tied_names(names: Iterable[str], rule: Rule) -> tuple[str, str] | None:
     """The stored output layer and embeddings of a release that ties them; None where it does not, or lacks one."""
     if not rule.ties_embeddings:
         return None
-    family = FAMILY_OF_RULE.get(rule.name)
+    family = family_of_rule(rule.name)
     present = set(names)
     outputs = [OUTPUT_LAYER] if family is None else [f"{module}.weight" for module in sorted(family.outputs)]
     embeddings = [EMBEDDINGS] if family is None else [f"{module}.weight" for module in sorted(family.embeddings)]
@@ -206,7 +256,7 @@ def tied_names(names: Iterable[str], rule: Rule) -> tuple[str, str] | None:
 
 def key_effect(key: str, rule: Rule) -> KeyEffect:
     """What a canonical configuration key does to KV under a rule; unknown where the rule knows no keys."""
-    family = FAMILY_OF_RULE.get(rule.name)
+    family = family_of_rule(rule.name)
     return KeyEffect.UNKNOWN if family is None or rule.layers is None else family.key_effect(key)
 
 

@@ -12,7 +12,7 @@ from kvrelease.release.draft_heads import draft_head_of
 from kvrelease.release.families.family import KeyEffect
 from kvrelease.release.file_changes import FileChange
 from kvrelease.release.fingerprint import Fingerprint
-from kvrelease.release.impact import key_effect, tensor_impact
+from kvrelease.release.impact import Rule, key_effect, tensor_impact
 from kvrelease.release.relayout import SAME_WEIGHTS, changed_inside, relaid_phrase, relaid_reasons
 from kvrelease.release.side_files import is_known_file
 
@@ -77,7 +77,7 @@ def tensor_reasons(old: Fingerprint, new: Fingerprint, tensors: TensorChanges) -
             groups.setdefault((*min(touched), head), []).append(name)
     reasons = [*_renamed_reason(old, new, tensors), *relaid_reasons(tensors.relaid)]
     reasons += [
-        _tensor_reason(layer, group, is_known=is_known, head=head, rule=new.rule.name)
+        _tensor_reason(layer, group, is_known=is_known, head=head, rule=new.rule)
         for (layer, is_known, head), group in sorted(groups.items())[:_GROUPS_SHOWN]
     ]
     if len(groups) > _GROUPS_SHOWN:
@@ -100,14 +100,19 @@ def _renamed_reason(old: Fingerprint, new: Fingerprint, tensors: TensorChanges) 
     return [f"renamed, proven equal content: {touching[0].old!r} as {touching[0].new!r}{rest}: {SAME_WEIGHTS}"]
 
 
-def _tensor_reason(layer: int, group: Sequence[str], *, is_known: bool, head: str, rule: str) -> str:
+def _tensor_reason(layer: int, group: Sequence[str], *, is_known: bool, head: str, rule: Rule) -> str:
     number = count_of(len(group), "tensor")
     if head:
         return (
             f"{number} of a draft head ({head}) changed, whose KV is made from the model's hidden states and lies "
             f"under the same block hashes, so old KV counts as invalid from layer {layer} on: {listed(sorted(group))}"
         )
-    why = "" if is_known else f", which the rule {rule} does not know, so they count"
+    if is_known and layer == rule.layers:
+        return (
+            f"{number} changed that the last hidden state is made by, and of that the release's draft head makes its "
+            f"KV, under the same block hashes: from layer {layer} on, {listed(sorted(group))}"
+        )
+    why = "" if is_known else f", which the rule {rule.name} does not know, so they count"
     return f"{number} changed that may touch KV from layer {layer} on{why}: {listed(sorted(group))}"
 
 

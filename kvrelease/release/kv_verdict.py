@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from kvrelease.release.algorithm import HEADERS_ALGORITHM, family_of, name_of
 from kvrelease.release.comparison import TensorChanges
 from kvrelease.release.diff_record import ConfigChange, KvImpact, KvStatus
+from kvrelease.release.families import HEAD_SUFFIX
 from kvrelease.release.file_changes import FileChange
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE
@@ -35,7 +36,7 @@ def judge_kv(
         certain: reasons beside the digests for which old KV is invalid in every layer: runtime, code, preprocessor.
         unread: reasons for which equal digests do not prove that it is valid.
     """
-    layers = new.rule.layers
+    layers = new.rule.cached_layers
     obstacle = _why_not_comparable(old, new)
     is_same = old.digests.kv == new.digests.kv
     stated = () if is_same else (*config_reasons(new, config), *file_reasons(files))
@@ -54,14 +55,14 @@ def judge_kv(
 def _judge_same(
     new: Fingerprint, tensors: TensorChanges, config: Sequence[ConfigChange], unread: Sequence[str]
 ) -> KvImpact:
-    layers, reasons = new.rule.layers, tuple(harmless(tensors, config))
+    layers, reasons = new.rule.cached_layers, tuple(harmless(tensors, config))
     if unread:
         return impact_of(KvStatus.UNKNOWN, layers, None, (*unread, *reasons))
     return impact_of(KvStatus.VALID, layers, layers, reasons)
 
 
 def _judge_different(old: Fingerprint, new: Fingerprint, explained: Sequence[str], unread: Sequence[str]) -> KvImpact:
-    layers = new.rule.layers
+    layers = new.rule.cached_layers
     if new.rule.reason is not None:
         return impact_of(KvStatus.UNKNOWN, layers, None, (new.rule.reason, *explained, *unread))
     if unread and not explained:
@@ -105,7 +106,7 @@ def _why_not_comparable(old: Fingerprint, new: Fingerprint) -> str | None:
             "depends too",
         ),
         (
-            old.rule.name != new.rule.name,
+            old.rule.family != new.rule.family,
             f"the releases follow different dependency rules, {old.rule.name} and {new.rule.name}",
         ),
     )
@@ -119,7 +120,7 @@ def _why_weights_not_comparable(old: Fingerprint, new: Fingerprint) -> str | Non
         return "the weights were not read"
     if Mode.FAST in (old.mode, new.mode):
         return "a fast fingerprint may miss a change, so it cannot say that old KV is valid"
-    if before != after:
+    if before.removesuffix(HEAD_SUFFIX) != after.removesuffix(HEAD_SUFFIX):
         return f"the kv digests were made by different algorithms, {before} and {after}: fingerprint both again"
     return None
 

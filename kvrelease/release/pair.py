@@ -149,7 +149,7 @@ def _same(side: _Read | _Unread, other: _Read | _Unread, *, files: str) -> Known
 def _configuration_decides(old: _Read | _Unread, new: _Read | _Unread) -> bool:
     """Whether entries that KV depends on differ under one rule, so that old KV is invalid whatever the weights."""
     rule, entries, before = _rule(new), _entries(new), _entries(old)
-    if entries is None or before is None or rule.reason is not None or _rule(old).name != rule.name:
+    if entries is None or before is None or rule.reason is not None or _rule(old).family != rule.family:
         return False
     if not all(_says_files(side) for side in (old, new)):
         (before, _), (entries, _) = split_entries(before), split_entries(entries)

@@ -53,7 +53,7 @@ def quantized_disagreements(entries: JsonObject, rule: Rule, tensors: Mapping[st
         rule: of the release; nothing is claimed where it knows no layers.
         tensors: name → where it lies.
     """
-    if rule.layers is None or rule.name != LLAMA.rule or not rule.is_quantized:
+    if rule.layers is None or rule.family != LLAMA.rule or not rule.is_quantized:
         return []
     layers = [f"model.layers.{layer}" for layer in range(rule.layers)]
     return [*_about_projections(layers, tensors), *_about_kv_scales(entries, layers, tensors)]

@@ -26,7 +26,7 @@ from kvrelease.release.digests import (
     release_digest,
     weights_digest,
 )
-from kvrelease.release.families import FAMILY_OF_RULE
+from kvrelease.release.families import family_of_rule
 from kvrelease.release.file_changes import unread_of
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE, ALL_RULE
@@ -117,7 +117,7 @@ def _claims_of_kv(found: Fingerprint) -> Iterator[tuple[str, bool]]:
     if code is not None:  # None where it was saved before code was kept
         config = None if entries is None else config_digest(entries, code, rule)
         yield "digests.config", digests.config == config
-        if rule.name in FAMILY_OF_RULE or rule.name == ALL_RULE:
+        if family_of_rule(rule.name) is not None or rule.name == ALL_RULE:
             kv, layers = kv_digests(found.tensor_digests, entries, code, rule, algorithm=algorithm)
             yield "digests.kv", digests.kv == kv
             yield "layers", found.layers == layers

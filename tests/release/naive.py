@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import struct
 from pathlib import Path
@@ -116,8 +117,12 @@ def rule_table(rule: str) -> Any:
     return json.loads((DOCS / "rules" / f"{rule}.json").read_text())
 
 
-def first_layer(name: str, table: Any, *, layers: int, is_quantized: bool, is_tied: bool = False) -> int | None:
+def first_layer(
+    name: str, table: Any, *, layers: int, is_quantized: bool, is_tied: bool = False, has_head: bool = False
+) -> int | None:
     """The first layer whose KV the tensor may touch under a published rule; None for none."""
+    if has_head and table["outside"].get(name) == "none" and name.rpartition(".")[0] not in table["output_layer"]:
+        return layers
     stems = "|".join(re.escape(stem.removesuffix(".N")) for stem in table["layers"])
     found = re.fullmatch(rf"(?:{stems})\.(0|[1-9][0-9]*)\.(.*)", name, re.DOTALL)
     if found and int(found[1]) < layers:
@@ -129,11 +134,26 @@ def first_layer(name: str, table: Any, *, layers: int, is_quantized: bool, is_ti
         case "its own layer":
             return layer
         case "the next layer":
-            return layer + 1 if layer + 1 < layers else None
+            return layer + 1 if layer + 1 < layers or has_head else None
         case "none":
             return None
         case _:  # every layer, and whatever is not known
             return 0
+
+
+def is_head(name: str, table: Any, entries: Any, *, layers: int, is_quantized: bool, is_tied: bool) -> bool:
+    """Whether the tensor lies in no layer, is none that the rule knows, and is one of a draft head."""
+    lists, number = NAMES["draft_heads"], re.match(r"(?:[^.]+\.)*?(?:layers|h|blocks)\.(0|[1-9][0-9]{0,5})\.", name)
+    is_behind = number is not None and int(number[1]) >= entries.get("num_hidden_layers", math.inf)
+    is_named = any(word in name.casefold() for word in lists["words"])
+    if not is_named and not (is_behind and any(entries.get(key) for key in lists["keys"])):
+        return False
+    parts = [name.removeprefix(stem.removesuffix("N")) for stem in table["layers"] if name.startswith(stem[:-1])]
+    if any(part.partition(".")[0] in map(str, range(layers)) and "." in part for part in parts):
+        return False
+    parameters = ["weight", *(NAMES["parameters"] if is_quantized else [])]
+    embeddings = [f"{module}.{parameter}" for module in table["embeddings"] for parameter in parameters]
+    return name not in embeddings and outside(name, table, is_quantized, is_tied) is None
 
 
 def outside(name: str, table: Any, is_quantized: bool, is_tied: bool) -> str | None:

@@ -86,18 +86,20 @@ def without_tied(found: dict[str, bytes], config: Configuration) -> dict[str, by
 
 def kv(found: dict[str, bytes], config: Configuration, code: dict[str, bytes], family: str) -> tuple[str, list[str]]:
     """The kv digest, and those of the layers."""
-    algorithm = f"{family}/{config.rule}"
+    algorithm, cached = f"{family}/{config.rule}", config.layers or 1
     entries, by_layer = config.entries, {0: found}
     if config.layers is not None:
         table = naive.rule_table(config.rule)
         entries = {key: item for key, item in entries.items() if key not in table["harmless_keys"]}
         sizes: Json = {"layers": config.layers, "is_quantized": config.is_quantized, "is_tied": config.is_tied}
-        touched = {name: naive.first_layer(name, table, **sizes) for name in found}
-        layers = range(config.layers)
-        by_layer = {layer: {name: found[name] for name in found if touched[name] == layer} for layer in layers}
+        has_head = any(naive.is_head(name, table, config.entries, **sizes) for name in found)
+        if has_head:
+            algorithm, cached = f"{algorithm}+head", cached + 1
+        touched = {name: naive.first_layer(name, table, has_head=has_head, **sizes) for name in found}
+        by_layer = {layer: {name: found[name] for name in found if touched[name] == layer} for layer in range(cached)}
     running = digest(f"{algorithm} configuration", [value(entries), *pairs(code)])
     layers_found = []
-    for layer in range(config.layers or 1):
+    for layer in range(cached):
         running = digest(f"{algorithm} layer", [running, *pairs(by_layer[layer])])
         layers_found.append(f"{algorithm}:{running.hex()}")
     return f"{algorithm}:" + digest(f"{algorithm} kv", [running]).hex(), layers_found if config.layers else []

@@ -10,6 +10,7 @@ import pytest
 from kvrelease.artifacts import JsonObject
 from kvrelease.release import (
     adapter_config,
+    draft_heads,
     gguf_metadata,
     model_config,
     quantization,
@@ -39,6 +40,7 @@ def published() -> JsonObject:
             "ordered": sorted(quantization._ORDERED),
         },
         "parameters": sorted(quantization.PARAMETERS),
+        "draft_heads": {"words": sorted(draft_heads.HEAD_WORDS), "keys": sorted(draft_heads.PREDICTION_KEYS)},
         "kv_scales": sorted(quantization.KV_SCALES),
         "metadata": {"dropped": sorted(tensor_metadata._DROPPED)},
         "tokenizer": {

@@ -94,6 +94,25 @@ def test_both_implementations_agree_on_a_release_as_it_is_written(model_type: st
     assert release_of(directory) == naive_release.release(directory)
 
 
+@pytest.mark.parametrize(
+    ("head", "keys", "has_head"),
+    [
+        ("mtp.fc.weight", {}, True),
+        ("model.layers.3.input_layernorm.weight", {"num_nextn_predict_layers": 1}, True),
+        ("model.layers.3.input_layernorm.weight", {}, False),
+        ("model.layers.2.mtp.weight", {"num_nextn_predict_layers": 1}, False),
+    ],
+)
+def test_both_implementations_agree_on_draft_heads(
+    head: str, keys: dict[str, Any], has_head: bool, tmp_path: Path
+) -> None:
+    weights = tensors() | {head: tensors()["model.norm.weight"]}
+    directory = write_release(tmp_path / "model", weights, config=config_json(**keys))
+    found = release_of(directory)
+    assert found == naive_release.release(directory)
+    assert load_release(directory).rule.name == ("llama.1+head" if has_head else "llama.1")
+
+
 @pytest.mark.parametrize("form", CONFIGURATIONS)
 def test_both_implementations_agree_on_quantised_checkpoints(form: str, tmp_path: Path) -> None:
     directory = write_quantized(tmp_path / "model", form)

@@ -58,4 +58,13 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 FAMILY_OF_RULE: Mapping[str, Family] = {family.rule: family for family in FAMILIES}
+# Behind the name of a rule: something stored beyond the model may make KV of its last hidden state.
+HEAD_SUFFIX = "+head"
+
+
+def family_of_rule(name: str) -> Family | None:
+    """The family that a rule's name belongs to; None of `all.1`, and of one that only a newer version knows."""
+    return FAMILY_OF_RULE.get(name.removesuffix(HEAD_SUFFIX))
+
+
 FAMILY_OF_TYPE: Mapping[str, Family] = {model_type: family for family in FAMILIES for model_type in family.types}

@@ -103,6 +103,10 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
             return Reach.EVERYTHING if ties_embeddings else Reach.NOTHING
         return None
 
+    def reaches_last_hidden_state(self, name: str) -> bool:
+        """Whether a tensor that touches no KV stands behind the layers, and before the output layer: the last norm."""
+        return name in self.outside and name.rpartition(".")[0] not in self.outputs
+
     def reach_inside(self, name: str, *, is_quantized: bool) -> Reach | None:
         """What a tensor of a layer touches, by its name below the layer; None where the family does not know it."""
         if name in KV_SCALES:
