@@ -181,6 +181,12 @@ def parse_config(text: str, *, source: str) -> Config:
         config = msgspec.convert(document, Config)
     except msgspec.ValidationError as error:
         raise UsageError(f"reading {source}: {error}", hint=_suggestion(str(error))) from error
+    version = config.runtime.get("version")
+    if version is not None and not isinstance(version, str):
+        raise UsageError(
+            f"reading {source}: runtime.version is {version!r}, and no text: YAML reads 0.10 and 0.1 as one number",
+            hint='put the version in quotes, as in version: "0.32"',
+        )
     headers = [config.header] if isinstance(config.header, str) else config.header or []
     for number, header in enumerate(headers, start=1):
         split_header(header, where=f"reading {source}: entry {number} of header")

@@ -12,10 +12,16 @@ from kvrelease.artifacts import ReleaseRef
 from kvrelease.binding.namespace import resolve_namespace, salt_of
 from kvrelease.binding.observe import Observer, PrefixMemory
 from kvrelease.binding.production import production_request
-from kvrelease.binding.runtime import UNDECLARED_WARNING, Runtime, declared_runtime, require_agreement
+from kvrelease.binding.runtime import (
+    UNDECLARED_WARNING,
+    Runtime,
+    declared_runtime,
+    require_agreement,
+    unknown_field_warnings,
+)
 from kvrelease.binding.tokenising import Tokenising, TokenTable
 from kvrelease.binding.unready import Unready
-from kvrelease.config import Config, Production
+from kvrelease.config import CONFIG_NAME, Config, Production
 from kvrelease.engines.base import EngineClient, EngineIdentity, EngineKind, Request
 from kvrelease.errors import KvreleaseError, PromptTooLong
 from kvrelease.ledger.store import Ledger
@@ -76,6 +82,8 @@ def deployment_of(
     runtime = declared_runtime(config.runtime)
     if runtime.digest is None:
         warn(UNDECLARED_WARNING)
+    for warning in unknown_field_warnings(runtime.fields, source=CONFIG_NAME):
+        warn(warning)
     require_kv_name(fingerprint)
     record, is_new = resolve_namespace(fingerprint.release, runtime=runtime, ledger=ledger, command=command)
     production = config.production

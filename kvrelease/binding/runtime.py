@@ -7,13 +7,15 @@ with the declaration, and what neither tells is listed as unread.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from kvrelease.engines.base import EngineKind
 from kvrelease.errors import UsageError
 from kvrelease.release.canonical import digest_of
+from kvrelease.release.runtime_spelling import one_spelling
 
 ALGORITHM = "kvrt0"
 UNDECLARED = "undeclared"
@@ -84,14 +86,34 @@ def _text(value: str | float | bool) -> str:
             return repr(value)
 
 
+def unknown_field_warnings(fields: Iterable[str], *, source: str) -> tuple[str, ...]:
+    """A sentence for each declared field that is not one of `KNOWN_FIELDS`: a typo declares nothing.
+
+    Args:
+        fields: names of those that were declared.
+        source: the file that declares them.
+    """
+    warnings = []
+    for name in fields:
+        if name not in KNOWN_FIELDS:
+            close = difflib.get_close_matches(name, KNOWN_FIELDS, n=1)
+            meant = f" (did you mean {close[0]}?)" if close else ""
+            warnings.append(
+                f"{source}: runtime.{name} is no field that kvrelease knows{meant}: it counts as it is written, and is "
+                "not checked against the engine"
+            )
+    return tuple(warnings)
+
+
 def require_agreement(declared: Runtime, *, told: Mapping[str, str], url: str) -> None:
     """Checks a declaration against what the engine tells of itself.
 
     Raises:
-        UsageError: both name a field and differ: the namespace would stand for a runtime that is not there.
+        UsageError: both name a field and differ in more than spelling: the namespace would stand for a runtime that is
+            not there.
     """
     for name, value in declared.fields.items():
-        if name in told and told[name] != value:
+        if name in told and one_spelling(name, told[name]) != one_spelling(name, value):
             raise UsageError(
                 f"the runtime declared in kvrelease.yaml says {name}={value}, the engine at {url} says {told[name]}",
                 hint=f"correct runtime.{name} in kvrelease.yaml, or start the engine as declared",

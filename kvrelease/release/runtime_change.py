@@ -7,8 +7,14 @@ keys. So old KV is invalid where the runtime differs, whatever the weights.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping, Sequence
 
 import msgspec
+
+from kvrelease.release.runtime_spelling import one_spelling
+
+# Every other field has a default, which is meant where none is stated; engine and version have none.
+_WITHOUT_DEFAULT = ("engine", "version")
 
 
 class RuntimeStatus(enum.StrEnum):
@@ -16,7 +22,7 @@ class RuntimeStatus(enum.StrEnum):
 
     SAME = "same"
     DIFFERENT = "different"
-    UNKNOWN = "unknown"  # a field that only one side states
+    UNKNOWN = "unknown"  # a field that only one side states, or that none does and that has no default
     NOT_COMPARED = "not compared"
 
 
@@ -50,12 +56,14 @@ class RuntimeChange(msgspec.Struct, frozen=True, kw_only=True):
         fields: that differ, or that one side does not state.
         unread: fields that change KV and that neither side states.
         sentence: in words.
+        unrecognised: fields that a side states and that we do not know; they are compared all the same.
     """
 
     status: RuntimeStatus
     fields: tuple[RuntimeField, ...]
     unread: tuple[str, ...]
     sentence: str
+    unrecognised: tuple[str, ...] = ()
 
 
 NOT_COMPARED = RuntimeChange(
@@ -83,10 +91,13 @@ def compare_runtimes(
     if silent is not None:
         return _not_compared(f"{silent.source} states none")
     unread = tuple(name for name in known_fields if name not in old.fields and name not in new.fields)
+    unrecognised = tuple(sorted((old.fields.keys() | new.fields.keys()) - set(known_fields)))
     status, fields, sentence = _compare(old, new)
-    if status is RuntimeStatus.SAME and unread and (old.fields or new.fields):
+    if status is RuntimeStatus.SAME and unread:
         sentence += f"; neither states {', '.join(unread)}"
-    return RuntimeChange(status=status, fields=fields, unread=unread, sentence=sentence)
+    if unrecognised:
+        sentence += f"; kvrelease knows no field {', '.join(unrecognised)}"
+    return RuntimeChange(status=status, fields=fields, unread=unread, sentence=sentence, unrecognised=unrecognised)
 
 
 def _not_compared(why: str) -> RuntimeChange:
@@ -100,22 +111,63 @@ def _compare(old: StatedRuntime, new: StatedRuntime) -> tuple[RuntimeStatus, tup
         RuntimeField(field=name, old=old.fields.get(name), new=new.fields.get(name))
         for name in sorted(old.fields.keys() | new.fields.keys())
     ]
-    differing = tuple(one for one in fields if None not in (one.old, one.new) and one.old != one.new)
+    differing = tuple(one for one in fields if _differs(one))
     if differing:
         said = ", ".join(f"{one.field} {one.old} → {one.new}" for one in differing)
         sentence = f"the runtime changed ({said}): the same weights make other KV, or KV in another layout"
         return RuntimeStatus.DIFFERENT, differing, sentence
-    if old.name is not None and old.name == new.name:
-        return RuntimeStatus.SAME, (), f"the runtime is the same: both namespaces say {old.name}"
-    if old.name is not None and new.name is not None and not (old.fields and new.fields):
-        sentence = f"the runtime changed: the namespaces say {old.name} and {new.name}, and not by which field"
-        return RuntimeStatus.DIFFERENT, (), sentence
+    has_names_alone = not (old.fields and new.fields)
+    if has_names_alone and old.name is not None and new.name is not None:
+        return _compare_names(old, new)
     one_sided = tuple(one for one in fields if None in (one.old, one.new))
     if one_sided or not fields:
         said = ", ".join(one.field for one in one_sided) or "its namespace"
+        return RuntimeStatus.UNKNOWN, one_sided, f"{_NOT_KNOWN}: only one side states {said}"
+    said = ", ".join(old.fields)
+    if lacking := _lacking(old.fields):
+        why = f"{_NOT_KNOWN}: neither side states {lacking}; what both state is the same ({said})"
+        return RuntimeStatus.UNKNOWN, (), why
+    return RuntimeStatus.SAME, (), f"the runtime is the same in all that is stated ({said}){_in_two_spellings(fields)}"
+
+
+_NOT_KNOWN = "whether the runtime changed is not known"
+
+
+def _compare_names(old: StatedRuntime, new: StatedRuntime) -> tuple[RuntimeStatus, tuple[RuntimeField, ...], str]:
+    """By the names of the digests, of which at least one side says no more."""
+    if old.name != new.name:
+        sentence = f"the runtime changed: the namespaces say {old.name} and {new.name}, and not by which field"
+        return RuntimeStatus.DIFFERENT, (), sentence
+    declared = old.fields or new.fields
+    if not declared:
+        why = (
+            f"{_NOT_KNOWN}: both namespaces say {old.name}, and neither file says whether "
+            f"{', '.join(_WITHOUT_DEFAULT)} are declared in it; give a namespace artifact, or the YAML that declares it"
+        )
+        return RuntimeStatus.UNKNOWN, (), why
+    said = ", ".join(declared)
+    if lacking := _lacking(declared):
         return (
             RuntimeStatus.UNKNOWN,
-            one_sided,
-            f"whether the runtime changed is not known: only one side states {said}",
+            (),
+            f"{_NOT_KNOWN}: the namespace of both is {old.name} ({said}), without {lacking}",
         )
-    return RuntimeStatus.SAME, (), f"the runtime is the same in all that is stated ({', '.join(old.fields)})"
+    return RuntimeStatus.SAME, (), f"the runtime is the same: the namespace of both is {old.name} ({said})"
+
+
+def _differs(one: RuntimeField) -> bool:
+    """Whether both sides state the field, and not the same."""
+    if one.old is None or one.new is None:
+        return False
+    return one_spelling(one.field, one.old) != one_spelling(one.field, one.new)
+
+
+def _lacking(fields: Mapping[str, str]) -> str:
+    """Fields that have no default and are not stated, as a list in words; empty where all are."""
+    return ", ".join(name for name in _WITHOUT_DEFAULT if name not in fields)
+
+
+def _in_two_spellings(fields: Sequence[RuntimeField]) -> str:
+    """What is written in two ways, which makes two namespaces of one runtime."""
+    two = ", ".join(f"{one.field} {one.old}, {one.new}" for one in fields if one.old != one.new)
+    return f", though written in two ways ({two}), so that their namespaces differ" if two else ""

@@ -11,6 +11,7 @@ from kvrelease.binding.runtime import (
     declared_runtime,
     other_engine,
     require_agreement,
+    unknown_field_warnings,
 )
 from kvrelease.engines.base import EngineKind
 from kvrelease.errors import UsageError
@@ -74,6 +75,21 @@ def test_a_declaration_that_the_engine_contradicts_is_told_with_both_values() ->
 
 def test_a_declaration_that_the_engine_confirms_or_is_silent_about_agrees() -> None:
     require_agreement(declared_runtime(FIELDS), told={"block_size": "16", "other": "x"}, url="http://a")
+
+
+def test_another_spelling_of_what_the_engine_tells_agrees() -> None:
+    told = {"dtype": "torch.bfloat16", "block_size": "16"}
+    require_agreement(declared_runtime({"dtype": "BF16", "block_size": 16.0}), told=told, url="http://a")
+
+
+def test_a_field_that_nobody_knows_is_a_warning_with_the_one_that_was_meant() -> None:
+    assert unknown_field_warnings(FIELDS, source="a.yaml") == ()
+    assert unknown_field_warnings({**FIELDS, "tensor_paralel_size": 2, "x": 1}, source="a.yaml") == (
+        "a.yaml: runtime.tensor_paralel_size is no field that kvrelease knows (did you mean tensor_parallel_size?): it "
+        "counts as it is written, and is not checked against the engine",
+        "a.yaml: runtime.x is no field that kvrelease knows: it counts as it is written, and is not checked against "
+        "the engine",
+    )
 
 
 def test_undeclared_agrees_with_everything() -> None:

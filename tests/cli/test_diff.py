@@ -113,6 +113,24 @@ def test_two_runtimes_that_differ_make_kv_of_equal_weights_invalid(kv: Kv, relea
     assert kv("diff", releases.new, releases.new, *same, "--fail-on", "kv").code == 0
 
 
+def test_a_runtime_of_which_only_a_typo_is_stated_is_not_known(kv: Kv, releases: Releases, workdir: Path) -> None:
+    (workdir / "a.yaml").write_text("runtime: {tensor_paralel_size: 2}\n")
+    runtimes = ("--old-runtime", "a.yaml", "--new-runtime", "a.yaml")
+    for part in ("kv", "runtime", "any"):
+        found = kv("diff", releases.new, releases.new, *runtimes, "--fail-on", part)
+        assert found.code == 3
+    assert found.err.count("runtime.tensor_paralel_size is no field that kvrelease knows") == 1
+    assert "did you mean tensor_parallel_size?" in found.err
+    assert "neither side states engine, version" in " ".join(found.out.split())
+
+
+def test_a_namespace_of_a_field_that_nobody_knows_says_so(kv: Kv, releases: Releases, workdir: Path) -> None:
+    (workdir / "kvrelease.yaml").write_text("runtime: {engine: vllm, versoin: 0.32.0}\n")
+    found = kv("namespace", releases.new, "--engine", "vllm", "--format", "json")
+    assert "kvrelease.yaml: runtime.versoin is no field that kvrelease knows (did you mean version?)" in found.err
+    assert any("runtime.versoin" in warning for warning in json.loads(found.out)["warnings"])
+
+
 @pytest.mark.parametrize(
     ("file", "code"), [("none.json", 4), ("prompts.yaml", 2), ("old.json", 4)], ids=["absent", "yaml", "fingerprint"]
 )

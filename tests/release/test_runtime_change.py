@@ -38,16 +38,71 @@ def test_equal_fields_are_the_same_and_what_neither_states_is_said() -> None:
     found = compare(stated("a", engine="vllm", version="1"), stated("a", engine="vllm", version="1"))
     assert found.status is RuntimeStatus.SAME
     assert found.sentence.endswith("; neither states dtype")
-    assert compare(stated(engine="vllm"), stated(engine="vllm")).sentence == (
-        "the runtime is the same in all that is stated (engine); neither states version, dtype"
+    assert compare(stated("a", engine="vllm", version="1"), stated("a", engine="vllm", version="1")).sentence == (
+        "the runtime is the same in all that is stated (engine, version); neither states dtype"
     )
+
+
+def test_without_engine_and_version_on_both_sides_nothing_is_the_same() -> None:
+    """Every other field has a default; these two have none, and under another of them KV is other bytes."""
+    typo = stated("a", tensor_paralel_size="2")
+    found = compare(typo, typo)
+    assert found.status is RuntimeStatus.UNKNOWN
+    assert found.sentence == (
+        "whether the runtime changed is not known: neither side states engine, version; what both state is the same "
+        "(tensor_paralel_size); kvrelease knows no field tensor_paralel_size"
+    )
+    assert found.unrecognised == ("tensor_paralel_size",)
+    for fields in ({"engine": "vllm"}, {"version": "1", "dtype": "bfloat16"}):
+        assert compare(stated("a", **fields), stated("a", **fields)).status is RuntimeStatus.UNKNOWN
+
+
+def test_a_namespace_stands_for_what_the_other_side_declares_under_the_same_name() -> None:
+    found = compare(stated("abcd"), stated("abcd", engine="vllm", version="1"))
+    assert found.status is RuntimeStatus.SAME
+    assert (
+        found.sentence
+        == "the runtime is the same: the namespace of both is abcd (engine, version); neither states dtype"
+    )
+    alone = compare(stated("abcd"), stated("abcd"))
+    assert alone.status is RuntimeStatus.UNKNOWN
+    assert alone.sentence == (
+        "whether the runtime changed is not known: both namespaces say abcd, and neither file says whether engine, "
+        "version are declared in it; give a namespace artifact, or the YAML that declares it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "old", "new", "status"),
+    [
+        ("dtype", "BF16", "torch.bfloat16", RuntimeStatus.SAME),
+        ("dtype", "half", "fp16", RuntimeStatus.SAME),
+        ("dtype", "float16", "bfloat16", RuntimeStatus.DIFFERENT),
+        ("kv_cache_dtype", "FP8", "fp8", RuntimeStatus.SAME),
+        ("kv_cache_dtype", "fp8", "fp8_e5m2", RuntimeStatus.DIFFERENT),
+        ("block_size", "16", "16.0", RuntimeStatus.SAME),
+        ("block_size", "16", "16.5", RuntimeStatus.DIFFERENT),
+        ("max_model_len", "auto", "16", RuntimeStatus.DIFFERENT),
+        ("engine", "llama.cpp", "llamacpp", RuntimeStatus.SAME),
+        ("version", "v1", "1", RuntimeStatus.SAME),
+        ("version", "1.10", "1.1", RuntimeStatus.DIFFERENT),
+        ("version", "1.0", "1", RuntimeStatus.DIFFERENT),
+        ("overrides", "A", "a", RuntimeStatus.DIFFERENT),
+    ],
+)
+def test_one_setting_in_two_spellings_is_one(field: str, old: str, new: str, status: RuntimeStatus) -> None:
+    base = {"engine": "vllm", "version": "1"}
+    found = compare(stated("a", **{**base, field: old}), stated("b", **{**base, field: new}))
+    assert found.status is status
+    if status is RuntimeStatus.SAME:
+        assert f"written in two ways ({field} {old}, {new}), so that their namespaces differ" in found.sentence
 
 
 @pytest.mark.parametrize(
     ("old", "new", "status"),
     [
         (stated(engine="vllm"), stated(engine="vllm", version="1"), RuntimeStatus.UNKNOWN),
-        (stated("abcd"), stated("abcd"), RuntimeStatus.SAME),
+        (stated("abcd"), stated("abcd"), RuntimeStatus.UNKNOWN),
         (stated("abcd"), stated("efgh"), RuntimeStatus.DIFFERENT),
         (stated("abcd"), stated("efgh", engine="vllm"), RuntimeStatus.DIFFERENT),
         (stated("abcd"), stated(engine="vllm"), RuntimeStatus.UNKNOWN),

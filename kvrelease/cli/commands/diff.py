@@ -76,7 +76,7 @@ def diff(
 
     Example: kvrelease diff ./models/v1.2 ./models/v1.3 --fail-on kv
     """
-    from kvrelease.binding.runtime import KNOWN_FIELDS
+    from kvrelease.binding.runtime import KNOWN_FIELDS, unknown_field_warnings
     from kvrelease.binding.runtime_file import read_stated_runtime
     from kvrelease.release.diff import diff_verdict
     from kvrelease.release.diff_steps import diff_steps
@@ -94,6 +94,11 @@ def diff(
         )
     stated = [None if path is None else read_stated_runtime(path) for path in (old_runtime, new_runtime)]
     runtime = compare_runtimes(*stated, known_fields=KNOWN_FIELDS)
+    sides = [side for side in stated if side is not None]
+    for warning in dict.fromkeys(
+        warning for side in sides for warning in unknown_field_warnings(side.fields, source=side.source)
+    ):
+        console.say_warning(warning)
     with console.progress() as progress:
         weights = weights_for_drift(old, new) if drift else None
         pair = session.read_pair(

@@ -8,6 +8,7 @@ import typer
 from kvrelease.cli import console, session
 from kvrelease.cli.options import FormatOption, JobsOption, LedgerOption, NoLedgerOption, NoMemoOption, OutputOption
 from kvrelease.cli.output import choose_format, deliver
+from kvrelease.config import CONFIG_NAME
 from kvrelease.engines.base import EngineKind
 from kvrelease.errors import ExitCode, UsageError
 
@@ -37,7 +38,12 @@ def namespace(
     Example: kvrelease namespace ./models/v1.3 --engine vllm
     """
     from kvrelease.binding.namespace import NamespaceReport, RuntimeReport, resolve_namespace
-    from kvrelease.binding.runtime import UNDECLARED_WARNING, declared_runtime, other_engine
+    from kvrelease.binding.runtime import (
+        UNDECLARED_WARNING,
+        declared_runtime,
+        other_engine,
+        unknown_field_warnings,
+    )
     from kvrelease.binding.settings import binding_settings
     from kvrelease.release.fingerprint import require_kv_name
     from kvrelease.report.namespace import namespace_document
@@ -59,6 +65,7 @@ def namespace(
     warnings = []
     if runtime.digest is None:
         warnings.append(UNDECLARED_WARNING)
+    warnings += unknown_field_warnings(runtime.fields, source=CONFIG_NAME)
     if other := other_engine(runtime, kind=engine):
         warnings.append(
             f"the namespace stands for {other}, the engine under runtime: in kvrelease.yaml, and the settings are for "
