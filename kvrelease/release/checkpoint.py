@@ -36,11 +36,11 @@ _SINGLE_OF_INDEX = {
     CONSOLIDATED_INDEX_NAME: (f"{CONSOLIDATED}{SAFETENSORS_SUFFIX}", "mistral-inference"),
 }
 
-# Weights in forms that are not loaded beside safetensors; training state (optimizer.pt, …) is no weight.
+# Weights in forms that are not loaded beside safetensors, a part's own too (mm_projector.bin); training state
+# (optimizer.pt, …) and vocabularies are no weights.
 _OTHER_WEIGHTS = (
-    "pytorch_model*.bin",
-    "model*.bin",
-    "consolidated*.pth",
+    "*.bin",
+    "*.ckpt",
     "*.gguf",
     "*.pt",
     "*.pth",
@@ -48,8 +48,10 @@ _OTHER_WEIGHTS = (
     "*.msgpack",
 )
 _TRAINING_STATE = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*")
-_OTHER_WEIGHT, _STATE = (
-    re.compile("|".join(map(fnmatch.translate, patterns))) for patterns in (_OTHER_WEIGHTS, _TRAINING_STATE)
+_VOCABULARIES = ("tokenizer*.bin", "vocab*.bin")
+_OTHER_WEIGHT, _NO_WEIGHT = (
+    re.compile("|".join(map(fnmatch.translate, patterns)))
+    for patterns in (_OTHER_WEIGHTS, (*_TRAINING_STATE, *_VOCABULARIES))
 )
 _SHARD_NUMBER = re.compile(r"(.*)-(\d+)-of-(\d+)\.safetensors\Z")
 
@@ -265,7 +267,7 @@ def _compare_with_index(index: SourceFile, weight_map: Mapping[str, str], files:
 
 
 def _other_weights(names: Sequence[str]) -> list[str]:
-    return [name for name in names if _OTHER_WEIGHT.match(name) and not _STATE.match(name)]
+    return [name for name in names if _OTHER_WEIGHT.match(name) and not _NO_WEIGHT.match(name)]
 
 
 def unread_weights(

@@ -113,7 +113,7 @@ def diff_fingerprints(
         files=files,
         runtime=runtime,
     )
-    return msgspec.structs.replace(found, summary=summarise(found), advice=advice(found))
+    return msgspec.structs.replace(found, summary=summarise(found), advice=advice(found, old=old, new=new))
 
 
 def with_drift(found: Diff, measured: DriftReport) -> Diff:

@@ -118,7 +118,7 @@ def _notes(old: Fingerprint, new: Fingerprint, changes: TensorChanges, count: in
             f"or quantise them, so only the {count} that have one name in both are compared",
         )
     relaid = sum(len(one.old) for one in changes.relaid)
-    notes = [f"re-laid-out tensors: {relaid} of the old release"] if relaid else []
+    notes = [f"re-laid-out tensors are not measured: {relaid} of the old release"] if relaid else []
     if not changes.added and not changes.removed:
         return tuple(notes)
     added, removed = (f"{len(names)} tensor{'s' * (len(names) != 1)}" for names in (changes.added, changes.removed))

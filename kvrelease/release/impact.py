@@ -143,9 +143,9 @@ def _why_unknown(config: ModelConfig | None, family: Family | None) -> str | Non
     if config.model_type is None:
         return "config.json does not say its model_type"
     if family is None:
-        known = ", ".join(sorted(FAMILY_OF_TYPE))
         what = why_beyond_rules(config.stated)
-        return f"no dependency rule is known for model type {config.model_type!r}{what} (known: {known})"
+        listed_in = "docs/kv-validity.md lists those with one"
+        return f"no dependency rule is known for model type {config.model_type!r}{what} ({listed_in})"
     return _why_unlike_its_type(config.entries, family, expected=family.types[config.model_type]["architectures"])
 
 

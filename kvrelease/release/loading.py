@@ -16,7 +16,7 @@ from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.fingerprinting import fingerprint_with_text
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
-from kvrelease.release.saved import require_consistent
+from kvrelease.release.saved import require_consistent, warnings_beside
 from kvrelease.release.small_files import read_bytes
 
 
@@ -82,7 +82,8 @@ def load_with_text(
         release = msgspec.structs.replace(
             saved.release, name=name or saved.release.name, version=version or saved.release.version
         )
-        return msgspec.structs.replace(saved, release=release), None
+        warnings = (*saved.warnings, *warnings_beside(saved, what=str(what)))
+        return msgspec.structs.replace(saved, release=release, warnings=warnings), None
     source = open_source(what)
     if is_adapter(source):
         return fingerprint_adapter_with_text(

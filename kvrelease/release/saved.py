@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kvrelease.errors import DamagedFile, InputError
+from kvrelease.printable import listed
 from kvrelease.release.address import is_elsewhere
 from kvrelease.release.algorithm import FAMILY, family_of, name_of
 from kvrelease.release.auto_map import names_code
@@ -54,7 +55,7 @@ def require_consistent(found: Fingerprint, *, where: str) -> None:
         return
     hint = f"fingerprint the release again: kvrelease fingerprint {shlex.quote(found.release.source)}"
     try:
-        wrong = [name for name, is_right in _claims(found) if not is_right]
+        wrong = dict.fromkeys(name for name, is_right in _claims(found) if not is_right)
     except (ValueError, RecursionError) as error:  # a digest that is not hexadecimal, JSON that is nested too deep
         raise DamagedFile(f"reading {where}: not a fingerprint of ours: {error}", hint=hint) from error
     if wrong:
@@ -92,6 +93,39 @@ def require_files_beside(found: Fingerprint, *, what: str) -> None:
                 hint=f"kvrelease fingerprint {shlex.quote(str(place.parent))} --check says what changed, --publish "
                 "publishes what is there now",
             )
+
+
+def warnings_beside(found: Fingerprint, *, what: str) -> tuple[str, ...]:
+    """What speaks for other weights beside a published fingerprint than those that it was made of; a hint, no proof.
+
+    Args:
+        found: as it was read.
+        what: the address that it was read from; anything but a local `kvrelease.json` has nothing beside it.
+    """
+    place = Path(what)
+    if place.name != PUBLISHED_NAME or is_elsewhere(what):
+        return ()
+    check = f"kvrelease fingerprint {shlex.quote(str(place.parent))} --check tells"
+    try:
+        published_ns = place.stat().st_mtime_ns
+        beside = [(file, place.parent / file.path) for file in found.files if file.role in _ROLES]
+        known = [(file, path.stat()) for file, path in beside if path.is_file()]
+    except OSError:  # what cannot be looked at says nothing
+        return ()
+    resized = [file.path for file, now in known if now.st_size != file.bytes]
+    newer = [file.path for file, now in known if now.st_mtime_ns > published_ns and now.st_size == file.bytes]
+    warnings = []
+    if resized:
+        warnings.append(
+            f"{listed(resized)} beside {place.name} has another size than the fingerprint says, which is of what lay "
+            f"there before: {check} what changed"
+        )
+    if newer:
+        warnings.append(
+            f"{listed(newer)} beside {place.name} was written after it, by a copy or download of both, or by other "
+            f"weights put in its place: {check}"
+        )
+    return tuple(warnings)
 
 
 def _claims(found: Fingerprint) -> Iterator[tuple[str, bool]]:

@@ -89,6 +89,18 @@ def test_any_asks_about_kv_too_where_no_digest_can_answer(kv: Kv, pair: tuple[Pa
     assert set(ends.values()) == {0, 3}
 
 
+def test_a_warning_about_both_sides_is_told_once(kv: Kv, pair: tuple[Path, Path]) -> None:
+    for side in pair:
+        config = json.loads((side / "config.json").read_text())
+        write_json(side / "config.json", {**config, "model_type": "mamba"})
+        for name in ("mm_projector.bin", "training_args.bin", "tokenizer.bin"):
+            (side / name).write_bytes(b"1")
+    err = kv("diff", "old", "new").err
+    assert err.count("no dependency rule is known for model type 'mamba'") == 1
+    assert "warning: old and new: no dependency rule" in err
+    assert "warning: old and new: weight files that are not part of the release: 'mm_projector.bin'\n" in err
+
+
 def test_changed_weights_fail_on_kv_weights_and_any(kv: Kv, pair: tuple[Path, Path]) -> None:
     write_release(pair[1], tensors(1))
     ends = {one: kv("diff", "old", "new", "--fail-on", one).code for one in PARTS}

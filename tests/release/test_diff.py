@@ -14,13 +14,20 @@ from kvrelease.release.diff import diff_fingerprints
 from kvrelease.release.diff_record import ConfigChange, Diff, KvImpact, KvStatus
 from kvrelease.release.digests import config_digest, kv_digests, release_digest, weights_digest
 from kvrelease.release.fingerprint import Digests, Fingerprint
-from kvrelease.release.impact import rule_for
+from kvrelease.release.impact import ADAPTER_RULE, rule_for
 from kvrelease.release.mode import Mode
 from kvrelease.release.model_config import canonical_config
+from kvrelease.release.runtime_change import RuntimeChange, RuntimeField, RuntimeStatus
 from tests.release.builders import config_json, tensors
 
 PAYLOADS = {name: f"{index:064x}" for index, name in enumerate(tensors())}
 NEW = "f" * 64
+CHANGED_RUNTIME = RuntimeChange(
+    status=RuntimeStatus.DIFFERENT,
+    fields=(RuntimeField(field="version", old="1", new="2"),),
+    unread=(),
+    sentence="the runtime changed (version 1 → 2): the same weights make other KV",
+)
 
 
 def fingerprint(
@@ -194,6 +201,43 @@ def test_what_cannot_be_compared_is_unknown() -> None:
         diff = diff_fingerprints(OLD, other)
         assert (diff.kv.status, diff.kv.first_invalid_layer) == (KvStatus.UNKNOWN, None)
         assert reason in diff.kv.reasons[0]
+
+
+def test_what_is_unknown_says_first_how_it_becomes_known() -> None:
+    digests = msgspec.structs.replace(OLD.digests, kv=OLD.digests.kv.replace("kvfp1", "kvfp9"))
+    release = ReleaseRef(name="my model", version=None, source="my model", kv_name=None)
+    alone = msgspec.structs.replace(OLD.rule, name=ADAPTER_RULE, layers=None)
+    again = "fingerprint it in full, and compare again: kvrelease fingerprint 'my model' -o FILE.json"
+    for other, step in (
+        (replaced(OLD, mode=Mode.FAST, release=release), again),
+        (replaced(OLD, digests=digests, release=release), again),
+        (
+            replaced(OLD, config=None, release=release),
+            "give the model's directory, with its config.json: 'my model' is weights alone",
+        ),
+        (replaced(OLD, rule=alone, release=release), "kvrelease fingerprint BASE --adapter 'my model' -o FILE.json"),
+    ):
+        for pair in ((OLD, other), (other, OLD)):
+            found = diff_fingerprints(*pair)
+            assert step in found.advice[0]
+            assert "bind the new release to a namespace of its own" in found.advice[1]
+    runtime = RuntimeChange(
+        status=RuntimeStatus.UNKNOWN,
+        fields=(RuntimeField(field="version", old="1", new=None),),
+        unread=("dtype",),
+        sentence="whether the runtime changed is not known: only one side states version",
+    )
+    found = diff_fingerprints(OLD, OLD, runtime=runtime)
+    assert found.advice[0] == (
+        "state engine, version and whatever else one side states of its runtime (version) in both files, and compare "
+        "again"
+    )
+
+
+def test_advice_about_what_is_known_begins_with_what_to_do() -> None:
+    found = diff_fingerprints(OLD, replaced(OLD, mode=Mode.FAST), runtime=CHANGED_RUNTIME)
+    assert found.kv.status is KvStatus.INVALID
+    assert "bind the new release" in found.advice[0]
 
 
 def random_release(generator: random.Random) -> Fingerprint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -196,3 +197,32 @@ def test_weights_that_were_replaced_beside_it_are_noticed(tmp_path: Path) -> Non
     ) as caught:
         compute_model_fingerprint(published)
     assert "--check" in (caught.value.hint or "")
+
+
+def test_weights_that_are_newer_than_their_published_fingerprint_are_told(tmp_path: Path) -> None:
+    """Copied over it, or only copied: times cannot tell, `--check` can."""
+    model = write_release(tmp_path / "my model")
+    published = save(load_release(model), model / "kvrelease.json")
+    elsewhere = save(load_release(model), tmp_path / "saved.json")
+    made = published.stat().st_mtime_ns
+    os.utime(model / "model.safetensors", ns=(made, made))
+    assert load_release(published).warnings == ()
+    os.utime(model / "model.safetensors", ns=(made + 1, made + 1))
+    (warning,) = load_release(published).warnings
+    assert warning == (
+        "'model.safetensors' beside kvrelease.json was written after it, by a copy or download of both, or by other "
+        f"weights put in its place: kvrelease fingerprint '{model}' --check tells"
+    )
+    assert load_release(elsewhere).warnings == ()
+    (model / "model.safetensors").write_bytes(b"0")
+    os.utime(model / "model.safetensors", ns=(made - 1, made - 1))
+    (warning,) = load_release(published).warnings
+    assert warning.startswith("'model.safetensors' beside kvrelease.json has another size than the fingerprint says")
+
+
+def test_each_claim_that_does_not_follow_is_named_once(tmp_path: Path) -> None:
+    found = load_release(write_release(tmp_path / "model"))
+    path = save(found, tmp_path / "saved.json", put("digests", "kv", value="kvfp1-full/other.1:" + OTHER))
+    with pytest.raises(DamagedFile) as caught:
+        load_release(path)
+    assert caught.value.message.count("digests.kv") == 1

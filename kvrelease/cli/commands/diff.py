@@ -111,9 +111,9 @@ def diff(
         )
         steps = diff_steps(pair, places=(old, new), runtime=runtime, weights=weights, jobs=jobs, progress=progress)
         result, ending = last_of(steps)
-    for side, found in ((old, pair.old), (new, pair.new)):
-        for warning in found.warnings:
-            console.say_warning(f"{side}: {warning}")
+    for warning in dict.fromkeys((*pair.old.warnings, *pair.new.warnings)):
+        told_by = dict.fromkeys(side for side, found in ((old, pair.old), (new, pair.new)) if warning in found.warnings)
+        console.say_warning(f"{' and '.join(told_by)}: {warning}")
     verdict = None if fail_on is None else diff_verdict(result, part=str(fail_on))
     code = worst((exit_code(verdict=verdict), ending))
     return deliver(result, lambda: diff_document(result), wanted=form, output=output, code=code)
