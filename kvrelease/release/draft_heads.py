@@ -38,6 +38,7 @@ _DRAFT_WORDS = {
     "mtp": PREDICTION,
     "speculator": "a speculator",
     "draft": "a draft",
+    "dflash": "DFlash",
 }
 _DRAFT_KEYS = ("draft_vocab_size", "speculators_config", "speculators_model_type", "eagle_config")
 # An EAGLE head joins the target's hidden state with the embedding of the next token.
@@ -73,11 +74,21 @@ def draft_model(config: JsonObject, tensors: Mapping[str, str]) -> str | None:
     words = [str(name) for name in architectures] if isinstance(architectures, list) else []
     words.append(str(config.get("model_type", "")))
     for word, kind in _DRAFT_WORDS.items():
-        if any(word in text.casefold() for text in words):
+        if any(word in text.casefold() for text in words) and not (word == "eagle" and _sees(config, words, tensors)):
             return kind
     if any(config.get(key) is not None for key in _DRAFT_KEYS) or _are_eagles(tensors):
         return "EAGLE"
     return None
+
+
+def _sees(config: JsonObject, architectures: Iterable[str], tensors: Iterable[str]) -> bool:
+    """Whether a model is one of NVIDIA's Eagle that see, not a draft: those store no tower and generate by a head.
+
+    Source: vllm 0.32.0, model_executor/models/registry.py (`Eagle2_5_VLForConditionalGeneration`; every draft model's
+    architecture ends in `ForCausalLM`, `Model` or `MTP`).
+    """
+    is_named = any(name.endswith("ForConditionalGeneration") for name in architectures)
+    return isinstance(config.get("vision_config"), dict) and (is_named or any("vision" in name for name in tensors))
 
 
 def _are_eagles(tensors: Iterable[str]) -> bool:

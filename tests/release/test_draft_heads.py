@@ -19,6 +19,7 @@ from kvrelease.release.loading import load_release
 from kvrelease.release.pair import load_pair
 from tests.release.builders import LAYERS, config_json, tensors, write_release
 
+EAGLE_THAT_SEES = {"architectures": ["Eagle2_5_VLForConditionalGeneration"], "vision_config": {"hidden_size": 8}}
 PREDICTS = {"num_hidden_layers": LAYERS, "num_nextn_predict_layers": 1}
 
 
@@ -56,6 +57,12 @@ def test_a_tensor_belongs_to_a_draft_head_or_to_the_model(tensor: str, config: J
         ({"model_type": "llama"}, ["fc.weight", "layers.0.self_attn.q_proj.weight"], "EAGLE"),
         ({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, ["model.norm.weight"], None),
         ({"model_type": "bert"}, ["fc.weight"], None),
+        ({"architectures": ["DFlashModel"]}, [], "DFlash"),
+        (EAGLE_THAT_SEES, ["language_model.model.embed_tokens.weight"], None),
+        ({"model_type": "eagle_chat", "vision_config": {}}, ["vision_model.x.weight"], None),
+        ({"model_type": "eagle_chat", "vision_config": {}}, ["fc.weight", "d2t"], "EAGLE"),
+        (EAGLE_THAT_SEES, ["fc.weight", "d2t"], "EAGLE"),
+        ({"architectures": ["Eagle3Qwen2_5vlForCausalLM"], "vision_config": {}}, ["fc.weight"], "EAGLE"),
         ({}, [], None),
     ],
 )
