@@ -12,6 +12,7 @@ from kvrelease.errors import NotFound, UnsupportedRelease
 from kvrelease.release.adapter_config import ADAPTER_CONFIG_NAME
 from kvrelease.release.auto_map import names_code, unread_code
 from kvrelease.release.checkpoint import Checkpoint, read_checkpoint
+from kvrelease.release.elsewhere import files_unread, weights_elsewhere
 from kvrelease.release.gguf_model import holds_gguf, read_gguf_model
 from kvrelease.release.impact import ALL_RULE, Rule, rule_for, rule_without, with_heads
 from kvrelease.release.model_config import CONFIG_NAME, ModelConfig, read_model_config
@@ -108,8 +109,24 @@ def _read_safetensors(source: Source) -> Content:
             dict.fromkeys((*_weight_files(checkpoint), *small_files, *checkpoint.other_files, *text_side.files))
         ),
         labels={},
-        unread=(*checkpoint.unread, *(() if config is None else unread_code(config.stated))),
+        unread=_unread(source, checkpoint, config, code, rule),
     )
+
+
+def _unread(
+    source: Source, checkpoint: Checkpoint, config: ModelConfig | None, code: dict[str, str], rule: Rule
+) -> tuple[str, ...]:
+    """What an engine may load and no digest covers. An architecture's own rule knows what is loaded for it."""
+    if config is None:
+        return checkpoint.unread
+    own = (*checkpoint.unread, *unread_code(config.stated, code))
+    has_code = names_code(config.stated)
+    if rule.name != ALL_RULE and not has_code:
+        return own
+    names = [name for name in source.names() if "/" not in name] if source.single_file is None else []
+    chosen = [weights.file.name for weights in checkpoint.files]
+    files = files_unread(names, source.names_below(), chosen=chosen, has_code=has_code)
+    return (*own, *weights_elsewhere(config.stated), *files)
 
 
 def _refuse_adapter_inside(source: Source) -> None:

@@ -13,8 +13,9 @@ from kvrelease.release.auto_map import names_code, unread_code
 from kvrelease.release.canonical import same_value
 from kvrelease.release.comparison import Sameness, compare_parts
 from kvrelease.release.content import Format
+from kvrelease.release.elsewhere import weights_elsewhere
 from kvrelease.release.fingerprint import Fingerprint
-from kvrelease.release.impact import ADAPTER_RULE, with_heads
+from kvrelease.release.impact import ADAPTER_RULE, ALL_RULE, with_heads
 from kvrelease.release.release_file import FileRole
 from kvrelease.release.side_files import PREPROCESSORS, split_entries
 from kvrelease.release.text_changes import ValueChange, compare_nested, values_shown
@@ -175,7 +176,9 @@ def preprocessor_reasons(files: Sequence[FileChange]) -> list[str]:
 
 def unread_of(side: Fingerprint) -> tuple[str, ...]:
     """What KV depends on and no digest covers, of a fingerprint of any age; a sentence each, with the next step."""
-    return tuple(dict.fromkeys((*side.unread, *code_unread(side), *_heads_unread(side))))
+    is_unknown = side.format is Format.SAFETENSORS and side.rule.name == ALL_RULE
+    elsewhere = weights_elsewhere(side.config or {}) if is_unknown else ()
+    return tuple(dict.fromkeys((*side.unread, *code_unread(side), *elsewhere, *_heads_unread(side))))
 
 
 def _heads_unread(side: Fingerprint) -> list[str]:
@@ -190,7 +193,9 @@ def _heads_unread(side: Fingerprint) -> list[str]:
 
 def code_unread(side: Fingerprint) -> tuple[str, ...]:
     """Of these, what is said of code."""
-    return unread_code(side.config or {}) if side.format is Format.SAFETENSORS else ()
+    if side.format is not Format.SAFETENSORS or side.rule.name == ADAPTER_RULE:
+        return ()
+    return unread_code(side.config or {}, side.code)
 
 
 def weights_unread(side: Fingerprint) -> tuple[str, ...]:

@@ -129,6 +129,10 @@ class HubSource:
         """The same: a commit cannot change."""
         return self.names()
 
+    def names_below(self) -> tuple[str, ...]:
+        """Of the files in sub-folders."""
+        return tuple(sorted(name for name in self.entries if "/" in name))
+
     def has(self, name: str) -> bool:
         """Whether the commit has the file."""
         return name in self.entries

@@ -17,7 +17,7 @@ import msgspec
 
 from kvrelease.absent import next_step
 from kvrelease.errors import InputError, NotFound
-from kvrelease.release.source import TEMPLATE_FOLDER, FileIdentity, Origin
+from kvrelease.release.source import MAX_FILES_BELOW, TEMPLATE_FOLDER, FileIdentity, Origin
 
 # Measured on a warm page cache, 512 MiB: 0.18 s at 1 MiB, 0.23 s at 64 KiB (system calls) and at 8 MiB (the buffer no
 # longer stays in the CPU's cache between read and hash).
@@ -122,6 +122,25 @@ class LocalSource:
             names += [f"{TEMPLATE_FOLDER}/{name}" for name in _entries(templates)]
         return tuple(sorted(names))
 
+    def names_below(self) -> tuple[str, ...]:
+        """Of the files in sub-folders; links are followed, and none twice."""
+        found: list[str] = []
+        seen = set()
+        for folder, folders, files in os.walk(self.directory, followlinks=True, onerror=_refuse):
+            try:
+                status = Path(folder).stat()
+            except OSError as error:
+                raise translate(error, folder) from error
+            if (status.st_dev, status.st_ino) in seen:
+                folders.clear()
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            place = Path(folder).relative_to(self.directory)
+            found += [(place / file).as_posix() for file in files if place.parts]
+            if len(found) > MAX_FILES_BELOW:
+                break
+        return tuple(sorted(found))
+
     def has(self, name: str) -> bool:
         """Whether the path leads to anything."""
         return path_exists(self.directory / name)
@@ -180,6 +199,10 @@ def translate(error: OSError, where: str) -> InputError:
     is_absent = isinstance(error, FileNotFoundError | NotADirectoryError) or error.errno == errno.ENAMETOOLONG
     reason = f"reading {where}: {error.strerror or error}"
     return NotFound(reason, hint=next_step(Path(where))) if is_absent else InputError(reason)
+
+
+def _refuse(error: OSError) -> None:
+    raise translate(error, str(error.filename)) from error
 
 
 def _entries(directory: Path) -> list[str]:

@@ -29,7 +29,7 @@ from kvrelease.errors import (
     UsageError,
 )
 from kvrelease.release.range_reader import RangeReader
-from kvrelease.release.source import TEMPLATE_FOLDER, FileIdentity, Origin
+from kvrelease.release.source import MAX_FILES_BELOW, TEMPLATE_FOLDER, FileIdentity, Origin
 
 # Scheme → the module that speaks it, with the extra `cloud`.
 MODULES: Mapping[str, str] = {"s3": "s3fs", "gs": "gcsfs"}
@@ -151,6 +151,16 @@ class ObjectSource:
             templates = self._objects(f"{self._prefix}/{TEMPLATE_FOLDER}", kind="file")
             names += [f"{TEMPLATE_FOLDER}/{PurePosixPath(name).name}" for name in templates]
         return tuple(sorted(names))
+
+    def names_below(self) -> tuple[str, ...]:
+        """Of the objects further below the prefix."""
+        found: list[str] = []
+        folders = self._objects(self._prefix, kind="directory")
+        while folders and len(found) <= MAX_FILES_BELOW:
+            folder = folders.pop()
+            found += self._objects(folder, kind="file")
+            folders += self._objects(folder, kind="directory")
+        return tuple(sorted(name.removeprefix(f"{self._prefix}/") for name in found))
 
     def _objects(self, prefix: str, *, kind: str) -> list[str]:
         found = (

@@ -14,6 +14,8 @@ import msgspec
 
 # The one sub-folder whose files count beside those of the release itself (tokenizer.py); an index may name others.
 TEMPLATE_FOLDER = "additional_chat_templates"
+# More files than these in sub-folders belong to no release; they are not listed to the end.
+MAX_FILES_BELOW = 10_000
 _CHUNK_BYTES = 1024 * 1024
 # What addresses of models on the Hub begin with.
 HUB_PREFIX = "hf:"
@@ -156,6 +158,15 @@ class Source(Protocol):
 
         Raises:
             InputError: the place cannot be listed any more.
+            ServiceError: the store did not answer properly.
+        """
+        ...
+
+    def names_below(self) -> Sequence[str]:
+        """Names of the files in all sub-folders, sorted; of very many only so many that it shows (elsewhere.py).
+
+        Raises:
+            InputError: the place cannot be listed.
             ServiceError: the store did not answer properly.
         """
         ...

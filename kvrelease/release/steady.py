@@ -53,6 +53,10 @@ class SteadySource:
         """As the source says."""
         return self._source.names_now()
 
+    def names_below(self) -> Sequence[str]:
+        """As the source says."""
+        return self._source.names_below()
+
     def has(self, name: str) -> bool:
         """As the source says."""
         return self._source.has(name)
