@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -190,7 +191,7 @@ def test_what_cannot_be_published_is_told_before_anything_is_hashed(
     assert not (model / "kvrelease.json").exists()
 
 
-def test_a_directory_that_cannot_be_written_is_refused(model: Path, tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_refused(model: Path) -> None:
     """In a process of a user who is not root, to whom permissions mean something."""
     (model / "kvrelease.json").write_text("{}")
     code = (
@@ -202,10 +203,13 @@ def test_a_directory_that_cannot_be_written_is_refused(model: Path, tmp_path: Pa
         "    os.setuid(65534)\n"
         "sys.exit(run(['fingerprint', 'm', '--publish', '--no-memo']))\n"
     )
-    for parent in (model.absolute(), *model.absolute().parents):
-        if parent.stat().st_uid == os.getuid() and "pytest" in str(parent):
-            parent.chmod(0o755)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    # Not below the tests' own directory, which is closed to other users.
+    with tempfile.TemporaryDirectory() as open_to_all:
+        Path(open_to_all).chmod(0o755)
+        shutil.copytree(model, Path(open_to_all, "m"))
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=open_to_all, capture_output=True, text=True, check=False
+        )
     assert done.returncode == 2, done.stderr
     assert "--publish m/kvrelease.json: nothing can be written to" in done.stderr
 
