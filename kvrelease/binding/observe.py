@@ -152,13 +152,18 @@ class Observer:
         """Whether responses tell cached tokens; None before the first."""
         return self._usage_speaks
 
-    async def observe(self, request: Request) -> Leg:
+    async def observe(self, request: Request, *, tokens: tuple[int, ...] | None = None) -> Leg:
         """Sends one request and accounts for its hit.
+
+        Args:
+            request: what to send.
+            tokens: its token ids, where the caller has them; None to ask for them.
 
         Raises:
             KvreleaseError: whatever the engine raises.
         """
-        tokens = await self.tokenize(request)
+        if tokens is None:
+            tokens = await self.tokenize(request)
         before = None if self._usage_speaks else await self.engine.counters()
         observation = await self.engine.complete(request)
         self._usage_speaks = observation.cached_tokens is not None

@@ -20,9 +20,9 @@ from kvrelease.prewarm.flushing import Flushing
 from kvrelease.prewarm.journal import Journal, JournalKey
 from kvrelease.prewarm.judge import cannot_be_cached, judge
 from kvrelease.prewarm.plan import Plan
-from kvrelease.prewarm.planning import Planner
+from kvrelease.prewarm.planning import MAX_TOKENS, Planner
 from kvrelease.prewarm.result import Limits, PrewarmPlan, PrewarmReport, ReplicaPlan, ReplicaResult
-from kvrelease.prewarm.warming import MAX_TOKENS, Terms, Warming
+from kvrelease.prewarm.warming import Terms, Warming
 from kvrelease.prewarm.watch import Watch
 from kvrelease.progress import Progress, silent
 from kvrelease.workload.key_space import salt_mark

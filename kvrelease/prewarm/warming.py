@@ -13,7 +13,6 @@ from kvrelease.artifacts import Fault, fault_of
 from kvrelease.binding.control import nonce_request, with_nonce_in_front
 from kvrelease.binding.deployment import Replica
 from kvrelease.binding.observe import Leg, Witness, probe_salt
-from kvrelease.binding.salts import combined_salt
 from kvrelease.engines.base import Counters, Request
 from kvrelease.errors import KvreleaseError, PromptTooLong, Refused, ServiceError, one_of
 from kvrelease.prewarm.flushing import Flushing
@@ -24,14 +23,11 @@ from kvrelease.prewarm.planning import Planned
 from kvrelease.prewarm.proof import Tally, foreign_of, percentiles, second_witness, time_witness
 from kvrelease.prewarm.result import ControlResult, Limits, ReplicaResult, SecondWitness, TimeWitness
 from kvrelease.prewarm.watch import Watch
-from kvrelease.workload.prompt_set import Prompt
 
 # Prompts asked again, as production does, to prove residency: the heaviest.
 PROOF_PROMPTS = 12
 # Of these, those asked a second time with a prefix that nobody has, where nobody tells cached tokens.
 TIMED_PROMPTS = 5
-
-MAX_TOKENS = 1
 
 # After Ctrl-C, the wait for requests in flight: a prefill, not a queue.
 LAST_ANSWER_S = 5.0
@@ -88,6 +84,8 @@ class Warming:
         self.replica = replica
         self.plan = planned.plan
         self._tree = planned.tree
+        self._requests = planned.requests
+        self._tokens = replica.tokens or {}
         self._terms = terms
         self._flushing = flushing
         self._journal = journal
@@ -177,7 +175,7 @@ class Warming:
         for prompt_id in (self._past.done | self._past.begun) & planned:
             # What was in flight may be there in part or in whole: whatever of it hits is this release's own.
             if self.replica.tokens is not None:
-                self.replica.observer.learn(self._request(prompt_id), self.replica.tokens[prompt_id])
+                self.replica.observer.learn(self._requests[prompt_id], self.replica.tokens[prompt_id])
         self._schedule = Schedule(self._tree, self.plan.order, done=self._past.done & planned)
 
     def _proof_ids(self) -> tuple[str, ...]:
@@ -275,7 +273,7 @@ class Warming:
             self._journal.begin(self.name, prompt_id)
         sent_s = time.monotonic()
         try:
-            leg = await self._answered(self._request(prompt_id))
+            leg = await self._answered(self._requests[prompt_id], tokens=self._tokens.get(prompt_id))
         except PromptTooLong:
             self._skipped[prompt_id] = None
             self._let_go(prompt_id, is_planned=is_planned)
@@ -311,13 +309,13 @@ class Warming:
             self._bound_tokens -= self._schedule.cost(prompt_id)
             self._schedule.give_up(prompt_id)
 
-    async def _answered(self, request: Request) -> Leg:
+    async def _answered(self, request: Request, *, tokens: tuple[int, ...] | None = None) -> Leg:
         """The leg of a request; cancelled meanwhile, it still waits a little for the answer.
 
         What the engine computes for a request that nobody waits for stays in its cache, and would look foreign to the
         next run.
         """
-        sending = asyncio.ensure_future(self.replica.observer.observe(request))
+        sending = asyncio.ensure_future(self.replica.observer.observe(request, tokens=tokens))
         try:
             return await asyncio.shield(sending)
         except asyncio.CancelledError:
@@ -325,19 +323,11 @@ class Warming:
                 await asyncio.wait_for(sending, LAST_ANSWER_S)
             raise
 
-    def _request(self, prompt_id: str) -> Request:
-        prompt = self._prompts[prompt_id]
-        return self.replica.request(prompt, salt=self._salt(prompt), max_tokens=MAX_TOKENS, streams=True)
-
-    def _salt(self, prompt: Prompt) -> str | None:
-        return combined_salt(self.replica.deployment.salt, prompt.salt)
-
     async def _send_control(self) -> None:
         observer = self.replica.observer
-        prompt = self._prompts[self.plan.order[0]]
         request = await nonce_request(
             observer,
-            route=self.replica.request(prompt, salt=None, max_tokens=MAX_TOKENS).route,
+            route=self._requests[self.plan.order[0]].route,
             production=self.replica.deployment.production,
             model=self.replica.identity.model,
             salt=self.replica.deployment.salt,
@@ -360,7 +350,7 @@ class Warming:
             cold = None
             if self._sent.witness is Witness.NOBODY and number < TIMED_PROMPTS:
                 cold = await self._uncached_ttft(prompt_id)
-            leg = await self._answered(self._request(prompt_id))
+            leg = await self._answered(self._requests[prompt_id])
             self._proof.add(leg)
             self._watch.answered(self.name)
             if cold is not None and leg.observation.ttft_s is not None:
@@ -376,7 +366,7 @@ class Warming:
 
         In a key space of its own where the engine has salts, else behind text that nobody has cached.
         """
-        request = self._request(prompt_id)
+        request = self._requests[prompt_id]
         if self.replica.identity.capabilities.has_salt:
             cold: Request | None = msgspec.structs.replace(request, salt=probe_salt("cold"))
         else:

@@ -75,7 +75,6 @@ def test_killed_after_a_third_and_run_again_computes_no_prompt_twice(releases: R
         process.communicate(timeout=30)
         assert not (workdir / "r.json").exists()
         engine.let_go.set()
-        sent = len(engine.generations())
         result = finish(*arguments(releases, engine.url), "-o", "r.json")
         assert result.code == 0, result.err
         report = artifacts.read(workdir / "r.json", PrewarmReport)
@@ -85,8 +84,6 @@ def test_killed_after_a_third_and_run_again_computes_no_prompt_twice(releases: R
         assert found.resumed + found.sent == 12
         assert found.resumed >= 3
         assert any("cut short" in note for note in report.notes)
-        again = engine.generations()[sent:]
-        assert len(again) == found.sent + 2 + found.touched + 12
         # What a prompt computes of itself in two runs is no more than in one: its own blocks once, and its tail.
         assert found.computed_tokens is not None
         bound = report.plan.lower_bound_tokens
