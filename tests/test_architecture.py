@@ -41,7 +41,13 @@ ALLOWED: dict[str, set[str]] = {
 CONFINED: dict[str, tuple[str, ...]] = {
     "rich": ("cli/", "report/terminal.py"),
     "typer": ("cli/",),
-    "torch": ("release/drift.py", "release/drift_torch.py", "engines/local.py", "engines/local_release.py"),
+    "torch": (
+        "release/drift.py",
+        "release/drift_torch.py",
+        "release/drift_rows.py",
+        "engines/local.py",
+        "engines/local_release.py",
+    ),
     "transformers": ("engines/local.py", "engines/local_release.py"),
     "httpx": ("engines/",),
     "sqlalchemy": ("ledger/",),

@@ -1,7 +1,7 @@
 """How far the tensors of one release moved to those of another, streamed through torch with bounded memory.
 
 What is compared with what is planned first (drift_plan.py); the plan's tensors are read by several threads
-(drift_torch.py), and the figures made from their sums (drift_figures.py).
+(drift_torch.py, many small ones at once drift_rows.py), and the figures made from their sums (drift_figures.py).
 """
 
 # ruff: noqa: PLC0415 - torch costs a second, and is there only with the `local` extra
@@ -10,11 +10,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from kvrelease.errors import InputError, MissingExtra, UsageError
 from kvrelease.progress import Progress, silent
 from kvrelease.release.comparison import TensorChanges
 from kvrelease.release.drift_figures import DriftReport, Sums, added_up, measured, roll_up
 from kvrelease.release.drift_plan import Comparison, plan_drift
+from kvrelease.release.drift_rows import batches_of, sums_of_batch
 from kvrelease.release.drift_torch import PairReader, Piece, matrix_of
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.hashing import default_jobs
@@ -152,22 +155,27 @@ def sums_of(
     """
     import torch
 
-    segments = [
-        (number, piece) for number, one in enumerate(comparisons) for piece in matrix_of(one).cut(SEGMENT_ELEMENTS)
-    ]
+    tasks = _tasks(comparisons)
     threads_before = torch.get_num_threads()
     try:
         with OpenFiles(old_files) as old_open, OpenFiles(new_files) as new_open:
 
-            def worker(advance: Advance) -> Callable[[tuple[int, Piece]], Sums]:
+            def worker(advance: Advance) -> Callable[[_Task], list[Sums]]:
                 torch.set_num_threads(1)  # the threads are ours: one of torch's own pools each would be too many
                 reader = PairReader((old_open, new_open), advance=advance)
-                return lambda segment: reader.sums(comparisons[segment[0]], segment[1])
+
+                def do(task: _Task) -> list[Sums]:
+                    if task.piece is not None:
+                        return [reader.sums(comparisons[task.numbers[0]], task.piece)]
+                    batch = [comparisons[number] for number in task.numbers]
+                    return sums_of_batch(batch, (old_open, new_open), advance=advance)
+
+                return do
 
             found = run_in_threads(
-                segments,
+                tasks,
                 worker,
-                size_of=lambda segment: segment[1].elements,
+                size_of=lambda task: task.elements,
                 jobs=jobs,
                 stage="measuring drift",
                 total_bytes=sum(side.tensor.size_bytes for one in comparisons for side in (one.old, one.new)),
@@ -176,6 +184,38 @@ def sums_of(
     finally:
         torch.set_num_threads(threads_before)
     parts: list[list[Sums]] = [[] for _ in comparisons]
-    for (number, _), sums in zip(segments, found, strict=True):
-        parts[number].append(sums)
+    for task, sums in zip(tasks, found, strict=True):
+        for number, one in zip(task.numbers, sums, strict=True):
+            parts[number].append(one)
     return {one.name: added_up(parts[number]) for number, one in enumerate(comparisons)}
+
+
+class _Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a thread does at a time: a piece of one comparison, or the whole of many small ones.
+
+    Attributes:
+        numbers: of the comparisons.
+        piece: of the one; None for a batch.
+        elements: of each side.
+    """
+
+    numbers: tuple[int, ...]
+    piece: Piece | None
+    elements: int
+
+
+def _tasks(comparisons: Sequence[Comparison]) -> list[_Task]:
+    """What is to be done, in an order that does not depend on the number of threads."""
+    batches = batches_of(comparisons)
+    batched = {number for batch in batches for number in batch}
+    tasks = [
+        _Task(numbers=(number,), piece=piece, elements=piece.elements)
+        for number, one in enumerate(comparisons)
+        if number not in batched
+        for piece in matrix_of(one).cut(SEGMENT_ELEMENTS)
+    ]
+    elements_of = [sum(matrix_of(comparisons[number]).elements for number in batch) for batch in batches]
+    return tasks + [
+        _Task(numbers=batch, piece=None, elements=elements)
+        for batch, elements in zip(batches, elements_of, strict=True)
+    ]

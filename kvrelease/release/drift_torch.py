@@ -15,6 +15,7 @@ import msgspec
 
 from kvrelease.release.drift_figures import Sums, added_up
 from kvrelease.release.drift_plan import Comparison, Operand
+from kvrelease.release.drift_rows import TORCH_DTYPES, sums_of_rows
 from kvrelease.release.hashing import fill
 from kvrelease.release.open_files import OpenFiles
 from kvrelease.release.source import Reader
@@ -43,23 +44,6 @@ _LEAST_MEAN_SQUARE = 1e-30
 _LARGEST_SUM = 1e30
 
 _NARROW = frozenset({"F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
-_TORCH_DTYPES = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U64": "uint64",
-    "U32": "uint32",
-    "U16": "uint16",
-    "U8": "uint8",
-    "BOOL": "uint8",
-}
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -224,7 +208,7 @@ class PairReader:
             in_page = _offset(side.tensor, one, piece) % _PAGE_BYTES // _LINE_BYTES * _LINE_BYTES
             begin = -torch.frombuffer(buffer, dtype=torch.uint8).data_ptr() % _PAGE_BYTES + in_page
             views.append(memoryview(buffer)[begin : begin + size])
-            stored.append(torch.frombuffer(views[-1], dtype=getattr(torch, _TORCH_DTYPES[side.tensor.dtype])))
+            stored.append(torch.frombuffer(views[-1], dtype=getattr(torch, TORCH_DTYPES[side.tensor.dtype])))
         floats = tuple(values[:elements] for values in self._floats)
         even = elements // _ROW_ELEMENTS * _ROW_ELEMENTS
         rows = tuple(values[:even].view(-1, _ROW_ELEMENTS) for values in floats)
@@ -248,7 +232,7 @@ class PairReader:
                 self._scales.clear()
             data = bytearray(tensor.size_bytes)
             fill(self._readers[index][tensor.where], memoryview(data), tensor.offset, tensor=tensor)
-            values = torch.frombuffer(data, dtype=getattr(torch, _TORCH_DTYPES[tensor.dtype])).float()
+            values = torch.frombuffer(data, dtype=getattr(torch, TORCH_DTYPES[tensor.dtype])).float()
             self._scales[index, tensor.name] = values.reshape(-1, side.factor.shape[-1] if side.factor.shape else 1)
         return self._scales[index, tensor.name]
 
@@ -276,33 +260,13 @@ def _is_held(squares: Sequence[float], elements: int, *, has_moved: bool) -> boo
 
 def _wide(operands: Sequence[torch.Tensor], factors: Sequence[torch.Tensor | None], piece: Piece) -> Sums:
     """The sums of a block in float64, elements that are not finite left out."""
-    import torch
-
     old, new = (
         stored.double() if factor is None else (stored.double().view(piece.rows, piece.columns) * factor).view(-1)
         for stored, factor in zip(operands, factors, strict=True)
     )
-    is_other = (old != new) & ~(old.isnan() & new.isnan())
-    if (
-        operands[0].dtype == operands[1].dtype
-        and not operands[0].dtype.is_floating_point
-        and all(factor is None for factor in factors)
-    ):
-        is_other = operands[0] != operands[1]  # integers beyond 2^53 have no float64 of their own
-    is_finite = old.isfinite() & new.isfinite()
-    finite = int(is_finite.sum())
-    if finite < piece.elements:
-        old, new = old[is_finite], new[is_finite]
-    moved = new - old
-    return Sums(
-        elements=piece.elements,
-        old_square=float(torch.dot(old, old)),
-        new_square=float(torch.dot(new, new)),
-        moved_square=float(torch.dot(moved, moved)),
-        largest=float(moved.abs().max()) if finite else 0.0,
-        changed=int(is_other.sum()),
-        non_finite=piece.elements - finite,
-    )
+    stored = None if any(factor is not None for factor in factors) else operands
+    pair = None if stored is None else (stored[0].view(1, -1), stored[1].view(1, -1))
+    return sums_of_rows(old.view(1, -1), new.view(1, -1), stored=pair)[0]
 
 
 def _spread(scale: torch.Tensor, side: Operand, piece: Piece) -> torch.Tensor:

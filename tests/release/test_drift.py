@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +17,11 @@ from safetensors.torch import save_file
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import InputError, MissingExtra
 from kvrelease.progress import ProgressEvent
-from kvrelease.release import drift_torch
+from kvrelease.release import drift, drift_rows, drift_torch
 from kvrelease.release.comparison import compare_tensors
 from kvrelease.release.drift import measure_drift
-from kvrelease.release.drift_figures import Drift, DriftReport, DriftStatus, LayerDrift
+from kvrelease.release.drift_figures import Drift, DriftReport, DriftStatus, LayerDrift, Sums
+from kvrelease.release.drift_plan import Comparison
 from kvrelease.release.loading import load_release
 from kvrelease.release.readable import ReadableWeights, readable_weights
 from tests.release import gguf_writer
@@ -30,6 +32,12 @@ from tests.release.numbers import Array, Stored, encode, write_tensors
 from tests.release.quantized import quantized_config, quantized_tensors
 
 NAME = "model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tensors of these tests stand for large ones, each read alone; test_drift_rows.py has small ones."""
+    monkeypatch.setattr(drift_rows, "SMALL_ELEMENTS", 0)
 
 
 def located(directory: Path) -> ReadableWeights:
@@ -159,13 +167,13 @@ def test_a_tensor_that_was_zero_has_no_relative_drift(tmp_path: Path) -> None:
 
 def test_equal_tensors_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    original = drift_torch.PairReader.sums
+    original = drift.sums_of
 
-    def sums(self: drift_torch.PairReader, one: object, segment: object) -> object:
-        read.append(one.name)  # type: ignore[attr-defined]
-        return original(self, one, segment)  # type: ignore[arg-type]
+    def sums_of(comparisons: Sequence[Comparison], **options: Any) -> dict[str, Sums]:
+        read.extend(one.name for one in comparisons)
+        return original(comparisons, **options)
 
-    monkeypatch.setattr(drift_torch.PairReader, "sums", sums)
+    monkeypatch.setattr(drift, "sums_of", sums_of)
     old, new = tensors(1), tensors(1)
     new[NAME] = new[NAME] + 0.5
     report = drift_of(write_release(tmp_path / "old", old), write_release(tmp_path / "new", new))
