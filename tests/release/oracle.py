@@ -12,6 +12,7 @@ import contextlib
 import enum
 import functools
 import json
+import re
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,8 @@ from kvrelease.release.impact import rule_for
 from kvrelease.release.model_config import canonical_config
 
 TOKENS = 24
+# Of a layer, or of an expert.
+_NUMBER = re.compile(r"\.\d+(?=\.)")
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,6 +198,20 @@ class TinyModel:
                 predicted=self._predicted(raw, changed=None),
                 measured=first_change(before, self.of_other_configuration(raw)),
             )
+
+    def doubtful(self, case: Case) -> dict[str, str]:
+        """What could be called valid wrongly, by its kind: a tensor of each part, and each key, that spares layer 0.
+
+        A part is its first tensor: what is said to touch layer 0 there is beyond doubt.
+        """
+        found: dict[str, str] = {}
+        for name in sorted(self.tensors):  # fewer than ten layers, and experts
+            found.setdefault(_NUMBER.sub(".*", name), name)
+        found = {part: name for part, name in found.items() if self._predicted(self.raw, changed=name) != 0}
+        for key, value in other_values(case, self.raw):
+            if self._predicted({**self.raw, key: value}, changed=None) != 0:
+                found[f"{key}={json.dumps(value)}"] = f"{key}={json.dumps(value)}"
+        return found
 
     def _predicted(self, raw: JsonObject, *, changed: str | None) -> int | None:
         """The first layer whose digest differs; None where the kv digests are equal."""
