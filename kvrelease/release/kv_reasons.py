@@ -41,10 +41,14 @@ def config_reasons(new: Fingerprint, config: Sequence[ConfigChange]) -> list[str
     for change in config:
         if not change.affects_kv:
             continue
-        is_unknown = new.rule.layers is not None and key_effect(change.key, new.rule) is KeyEffect.UNKNOWN
-        why = f"which the rule {new.rule.name} does not know, so it counts" if is_unknown else "on which KV depends"
         where = "config.json" if new.format is Format.SAFETENSORS else "the metadata"
-        reasons.append(f"{where} changed in {change.key!r}, {why}: every layer is invalid")
+        changed = f"{where} changed in {change.key!r}"
+        if new.rule.layers is None:
+            reasons.append(f"{changed}, and no rule tells whether KV depends on it")
+            continue
+        is_unknown = key_effect(change.key, new.rule) is KeyEffect.UNKNOWN
+        why = f"which the rule {new.rule.name} does not know, so it counts" if is_unknown else "on which KV depends"
+        reasons.append(f"{changed}, {why}: every layer is invalid")
     return reasons
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kvrelease.artifacts import JsonObject
 from kvrelease.release.details import Probe, TokenizerParts
 from kvrelease.release.text_changes import ValueChange, compare_values
 from kvrelease.release.tokenizer_parts import ADDED, MERGES, VOCABULARY, Anatomy
@@ -195,10 +194,6 @@ def _compare_added(old: list[object], new: list[object]) -> list[ValueChange]:
         else:
             changes.append(ValueChange(key=f"{ADDED}: {one.key}", old=_short(one.old), new=_short(one.new)))
     return changes
-
-
-def _by_text(added: list[object]) -> JsonObject:
-    return {str(item.get("content")): item for item in added if isinstance(item, dict)}
 
 
 def _short(value: object) -> object:

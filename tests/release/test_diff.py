@@ -186,6 +186,13 @@ def test_unknown_architecture_is_unknown_unless_nothing_changed() -> None:
     assert diff_fingerprints(old, fingerprint(config=gemma)).kv.status is KvStatus.VALID
 
 
+def test_where_no_rule_applies_no_key_is_said_to_count() -> None:
+    old, new = (fingerprint(config=config_json("mamba", eos_token_id=one)) for one in (2, 3))
+    kv = diff_fingerprints(old, new).kv
+    assert kv.status is KvStatus.UNKNOWN
+    assert kv.reasons[1] == "config.json changed in 'eos_token_id', and no rule tells whether KV depends on it"
+
+
 def replaced(base: Fingerprint, **changes: object) -> Fingerprint:
     return msgspec.structs.replace(base, **changes)
 
