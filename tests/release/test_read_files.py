@@ -16,6 +16,7 @@ from kvrelease.release.fingerprinting import fingerprint_with_text
 from kvrelease.release.loading import load_release
 from kvrelease.release.local_source import LocalFile, LocalReader, LocalSource
 from kvrelease.release.read_files import is_read
+from kvrelease.release.release_file import FileRole
 from tests.release.adapters import write_adapter
 from tests.release.builders import config_json, write_json, write_release, write_text_side
 
@@ -90,13 +91,14 @@ class WatchedFile(LocalFile, frozen=True, kw_only=True):
 
 
 def outcome(directory: Path) -> tuple[object, set[str]]:
-    """Digests and rows, or the error; and what was opened."""
+    """Digests and rows, or the error; and what was opened. Weights in forms that nobody reads are only listed."""
     source = WatchedSource(directory)
     try:
         found, _ = fingerprint_with_text(source)
     except InputError as error:
         return error.message, source.opened
-    return (found.digests, found.files), source.opened
+    rows = [row for row in found.files if row.role is not FileRole.EXTRA or is_read(row.path)]
+    return (found.digests, rows), source.opened
 
 
 @pytest.fixture
