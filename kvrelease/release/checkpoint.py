@@ -47,7 +47,7 @@ _OTHER_WEIGHTS = (
     "*.h5",
     "*.msgpack",
 )
-_TRAINING_STATE = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*")
+_TRAINING_STATE = ("*training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*")
 _VOCABULARIES = ("tokenizer*.bin", "vocab*.bin")
 _OTHER_WEIGHT, _NO_WEIGHT = (
     re.compile("|".join(map(fnmatch.translate, patterns)))
