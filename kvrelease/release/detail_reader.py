@@ -37,6 +37,14 @@ def read_details(text_side: TextSide, *, config: JsonObject | None, mode: Mode, 
     )
 
 
+def about_tokenizer(details: Details) -> list[str]:
+    """Warnings about a tokenizer that no engine can load as it is."""
+    damage = None if details.tokenizer is None else details.tokenizer.damage
+    if damage is None:
+        return []
+    return [f"{damage}: only its bytes are compared; was it written in full? Engines may refuse it, or fall back"]
+
+
 def _tokenizer(text_side: TextSide, *, mode: Mode, memo: Memo | None) -> TokenizerParts | None:
     if text_side.tokenizer is None:
         return None
@@ -61,7 +69,12 @@ def _tokenizer(text_side: TextSide, *, mode: Mode, memo: Memo | None) -> Tokeniz
     else:
         not_read.append(f"what a fixed text becomes was not tried: only a {FAST_TOKENIZER} can be run")
     found = TokenizerParts(
-        algorithm=ALGORITHM, parts=anatomy.digests, counts=anatomy.counts, not_read=tuple(not_read), probe=probe
+        algorithm=ALGORITHM,
+        parts=anatomy.digests,
+        counts=anatomy.counts,
+        not_read=tuple(not_read),
+        probe=probe,
+        damage=anatomy.damage,
     )
     if memo is not None and (probe is not None or FAST_TOKENIZER not in content.raw):
         memo.remember_derived(key, msgspec.msgpack.encode(found))

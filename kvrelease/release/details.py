@@ -9,6 +9,8 @@ import msgspec
 
 from kvrelease.artifacts import JsonObject
 
+# Parts of a tokenizer that more than one format states.
+VOCABULARY, MERGES = "vocabulary", "merges"
 # Of transformers up to 4, and from 5 on.
 ROPE_KEYS = ("rope_theta", "rope_scaling", "rope_parameters")
 
@@ -36,6 +38,7 @@ class TokenizerParts(msgspec.Struct, frozen=True, kw_only=True):
         counts: items of the parts that have any: vocabulary, merges, added tokens.
         not_read: what is compared as a whole only, or not at all, and why; a sentence each.
         probe: None where it could not be run, or was not; `not_read` says why.
+        damage: which file should say the parts, and is not what its name promises; None where none is.
     """
 
     algorithm: str
@@ -43,6 +46,21 @@ class TokenizerParts(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     not_read: tuple[str, ...]
     probe: Probe | None
+    damage: str | None = None
+
+    def says(self, part: str) -> bool:
+        """Whether its files say that part, or that there is none of it: what is not read says neither.
+
+        A `vocab.json` with its `merges.txt` says those two, and leaves every other step to an engine's code.
+        """
+        steps = {name for name in self.parts if _is_step(name)}
+        is_whole = VOCABULARY in steps and bool(steps - {VOCABULARY, MERGES})
+        return not _is_step(part) or part in steps or is_whole or (part == MERGES and VOCABULARY in steps)
+
+
+def _is_step(part: str) -> bool:
+    """Whether a part is one of `tokenizer.json`, and no file."""
+    return "." not in part
 
 
 class TemplatePart(msgspec.Struct, frozen=True, kw_only=True):

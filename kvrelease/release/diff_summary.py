@@ -60,7 +60,8 @@ def _changes(found: Diff) -> str:
     if found.code:
         what.append("code that the release brings")
     if "tokenizer" in found.changed:
-        what.append("the tokenizer")
+        lacks = None if found.tokenizer is None else found.tokenizer.lacks
+        what.append(f"the tokenizer ({lacks})" if lacks else "the tokenizer")
     if "template" in found.changed:
         what.append("the chat template")
     if "generation" in found.changed:

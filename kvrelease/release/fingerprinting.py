@@ -14,7 +14,7 @@ from kvrelease.progress import Progress, silent
 from kvrelease.release.algorithm import FAST_ALGORITHM, FULL_ALGORITHM
 from kvrelease.release.checkpoint import Checkpoint
 from kvrelease.release.content import Content, read_content
-from kvrelease.release.detail_reader import read_details
+from kvrelease.release.detail_reader import about_tokenizer, read_details
 from kvrelease.release.details import TextContent
 from kvrelease.release.digests import (
     algorithm_of,
@@ -120,7 +120,7 @@ def fingerprint_with_text(
     if len(tensor_digests) != len(all_digests):
         copies = ", ".join(sorted(all_digests.keys() - tensor_digests.keys()))
         warnings.append(f"{copies} {proof.copy} the embeddings it is tied to, and is not counted")
-    warnings += [*_about_content(checkpoint, stored, read.zeros), *text_side.warnings]
+    warnings += [*_about_content(checkpoint, stored, read.zeros), *text_side.warnings, *about_tokenizer(details)]
     warnings += [f"there is no kv name: {why}" for why in content.unread]
     if rule.reason is not None:
         warnings.append(f"{rule.reason}: so every tensor and every configuration key counts for the kv digest")

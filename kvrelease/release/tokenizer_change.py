@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kvrelease.release.details import Probe, TokenizerParts
+from kvrelease.release.details import MERGES, VOCABULARY, Probe, TokenizerParts
 from kvrelease.release.text_changes import ValueChange, compare_values
-from kvrelease.release.tokenizer_parts import ADDED, MERGES, VOCABULARY, Anatomy
+from kvrelease.release.tokenizer_parts import ADDED, FAST_TOKENIZER, Anatomy
 
 _SAMPLES = 5
 _FIRST = (VOCABULARY, MERGES, ADDED)
@@ -67,24 +67,26 @@ class TokenizerChange(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a tokenizer that changed.
 
     Attributes:
-        parts: names of those that differ; None where a side does not say its parts.
+        parts: names of those that are known to differ; None where a side does not say its parts.
         vocabulary: None where it did not change, or where its tokens are not at hand.
         merges: likewise.
         values: small settings that differ: `part.key`, or the whole part.
-        counts: part → items before and after, of the parts that differ.
+        counts: part → items before and after, of the parts that differ; None where a side has no such part.
         probe: None where a side has none.
         not_read: what is compared as a whole only, and why.
         sentence: in words.
+        lacks: which side does not say its parts although the other one does, and why; None where both do.
     """
 
     parts: tuple[str, ...] | None
     vocabulary: VocabularyChange | None
     merges: MergesChange | None
     values: tuple[ValueChange, ...]
-    counts: dict[str, tuple[int, int]]
+    counts: dict[str, tuple[int | None, int | None]]
     probe: ProbeChange | None
     not_read: tuple[str, ...]
     sentence: str
+    lacks: str | None = None
 
 
 def compare_tokenizers(
@@ -103,20 +105,20 @@ def compare_tokenizers(
         old.parts.keys() | new.parts.keys(),
         key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name),
     )
-    parts = tuple(name for name in names if old.parts.get(name) != new.parts.get(name))
+    said = [name for name in names if old.says(name) and new.says(name)]
+    parts = tuple(name for name in said if old.parts.get(name) != new.parts.get(name))
     found = TokenizerChange(
         parts=parts,
         vocabulary=None if anatomies is None else _compare_vocabularies(*anatomies),
         merges=None if anatomies is None else _compare_merges(*anatomies),
         values=() if anatomies is None else _compare_small(parts, *anatomies),
         counts={
-            name: (old.counts.get(name, 0), new.counts.get(name, 0))
-            for name in (VOCABULARY, MERGES, ADDED)
-            if name in parts
+            name: (old.counts.get(name), new.counts.get(name)) for name in (VOCABULARY, MERGES, ADDED) if name in parts
         },
         probe=_compare_probes(old.probe, new.probe),
         not_read=tuple(dict.fromkeys((*old.not_read, *new.not_read))),
         sentence="",
+        lacks=_lacks(old, new) if len(said) < len(names) else None,
     )
     return msgspec.structs.replace(found, sentence=_sentence(found))
 
@@ -223,8 +225,28 @@ def _compare_probes(old: Probe | None, new: Probe | None) -> ProbeChange | None:
     )
 
 
+def _lacks(old: TokenizerParts, new: TokenizerParts) -> str | None:
+    """Which side does not say what the other one does, and why."""
+    says_vocabulary = [side.says(VOCABULARY) for side in (old, new)]
+    if all(says_vocabulary):
+        age = "old" if len(old.parts) < len(new.parts) else "new"
+        return f"the {age} release has no {FAST_TOKENIZER}, and leaves its further steps to an engine's code"
+    age, side = ("new", new) if says_vocabulary[0] else ("old", old)
+    if side.damage is not None:
+        return f"the {age} release's {side.damage}"
+    if FAST_TOKENIZER in side.parts:
+        return f"the {age} release's {FAST_TOKENIZER} is larger than is taken apart"
+    others = sorted(name for name in side.parts if not name.endswith((".json", ".py")))
+    beside = f", but {', '.join(others)}, which is not read" if others else ", and no other vocabulary that is read"
+    return f"the {age} release has no {FAST_TOKENIZER}{beside}"
+
+
 def _sentence(found: TokenizerChange) -> str:
-    if not found.parts:
+    if found.lacks is not None:
+        parts = ", ".join(_part(name, found) for name in found.parts or ())
+        what = f"the tokenizer changed{f' in {parts}' if parts else ''}: {found.lacks}, so what else changed in it is "
+        what += "not known"
+    elif not found.parts:
         what = "the tokenizer's files changed, in form only: every part that is read is the same"
     else:
         what = f"the tokenizer changed in {', '.join(_part(name, found) for name in found.parts)}"
@@ -242,7 +264,8 @@ def _part(name: str, found: TokenizerChange) -> str:
         return f"its {name} ({found.merges.added} added, {found.merges.removed} removed)"
     if name in found.counts:
         before, after = found.counts[name]
-        return f"its {name} ({before} → {after})" if before != after else f"its {name}"
+        shown = ["none" if count is None else str(count) for count in (before, after)]
+        return f"its {name} ({' → '.join(shown)})" if before != after else f"its {name}"
     return f"its {name}"
 
 

@@ -14,12 +14,12 @@ from blake3 import blake3
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.release.canonical import encode_json
-from kvrelease.release.details import TextContent
+from kvrelease.release.details import MERGES, VOCABULARY, TextContent
 from kvrelease.release.small_files import MAX_JSON_DEPTH
 
 ALGORITHM = "kvparts1"
 FAST_TOKENIZER = "tokenizer.json"
-VOCABULARY, MERGES, ADDED = "vocabulary", "merges", "added tokens"
+ADDED = "added tokens"
 
 _SLOW_VOCABULARY, _SLOW_MERGES = "vocab.json", "merges.txt"
 # The largest published vocabularies have 0.9 million tokens, and merges 0.6 million; items are bounded by commas.
@@ -50,6 +50,7 @@ class Anatomy(msgspec.Struct, frozen=True, kw_only=True):
         values: part → its JSON, of the parts that are small.
         counts: items of vocabulary, merges and added tokens.
         not_read: a sentence for each file of which only the digest is compared.
+        damage: which file should say the parts, and is not what its name promises; None where none is.
     """
 
     digests: dict[str, str]
@@ -58,6 +59,7 @@ class Anatomy(msgspec.Struct, frozen=True, kw_only=True):
     values: dict[str, object]
     counts: dict[str, int]
     not_read: tuple[str, ...]
+    damage: str | None = None
 
 
 class _Taken:
@@ -129,6 +131,7 @@ def take_apart(
     """
     taken, not_read = _Taken(keeps_contents=keeps_contents), []
     apart: set[str] = set()
+    damage = None
     try:
         if FAST_TOKENIZER in raw:
             _take_fast(raw[FAST_TOKENIZER], taken)
@@ -137,6 +140,7 @@ def take_apart(
             apart |= _take_slow(raw, taken)
     except (_NotReadable, msgspec.MsgspecError, UnicodeDecodeError, UnicodeEncodeError, RecursionError) as error:
         name = FAST_TOKENIZER if FAST_TOKENIZER in raw else _SLOW_VOCABULARY
+        damage = f"{name} could not be taken apart ({error})"
         not_read.append(f"{name} is compared as a whole: it could not be taken apart ({error})")
         taken = _Taken(keeps_contents=keeps_contents)
     if FAST_TOKENIZER in whole and FAST_TOKENIZER not in raw:
@@ -152,7 +156,7 @@ def take_apart(
     ]
     for name, value in sorted(settings.items()):
         taken.put(name, value)
-    return _anatomy(taken, not_read)
+    return _anatomy(taken, not_read, damage)
 
 
 def take_gguf_apart(keys: Mapping[str, bytes]) -> Anatomy:
@@ -166,7 +170,7 @@ def take_gguf_apart(keys: Mapping[str, bytes]) -> Anatomy:
     return Anatomy(digests=digests, vocabulary=None, merges=None, values={}, counts={}, not_read=not_read)
 
 
-def _anatomy(taken: _Taken, not_read: list[str]) -> Anatomy:
+def _anatomy(taken: _Taken, not_read: list[str], damage: str | None) -> Anatomy:
     return Anatomy(
         digests=dict(sorted(taken.digests.items())),
         vocabulary=taken.vocabulary,
@@ -174,6 +178,7 @@ def _anatomy(taken: _Taken, not_read: list[str]) -> Anatomy:
         values=taken.values,
         counts=taken.counts,
         not_read=tuple(not_read),
+        damage=damage,
     )
 
 

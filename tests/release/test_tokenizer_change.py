@@ -172,3 +172,55 @@ def test_a_tokenizer_that_the_library_refuses_is_still_taken_apart(old: Path, ne
     found = change(diff(old, new))
     assert found.parts == ("normalizer",)
     assert "what a fixed text becomes was not tried: the tokenizers library refuses it" in found.not_read[0]
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "the {} release's tokenizer.json could not be taken apart (Input data was truncated)"),
+        (b'{"model": {"vocab": {"a', "the {} release's tokenizer.json could not be taken apart (Input data was trunc"),
+        (b'{"model": {"vocab": null}}', "the {} release's tokenizer.json could not be taken apart ("),
+        (None, "the {} release has no tokenizer.json, and no other vocabulary that is read"),
+    ],
+)
+def test_what_is_not_read_has_no_parts_and_no_counts(old: Path, new: Path, data: bytes | None, why: str) -> None:
+    for directory in (old, new):
+        write_json(directory / "tokenizer_config.json", {"tokenizer_class": "X"})
+    path = new / "tokenizer.json"
+    if data is None:
+        path.unlink()
+    else:
+        path.write_bytes(data)
+    parts = () if data is None else ("tokenizer.json",)
+    for age, pair in (("new", (old, new)), ("old", (new, old)), ("new", (saved(old), saved(new)))):
+        found = diff(*pair)
+        told = change(found)
+        assert (told.parts, told.counts, told.vocabulary) == (parts, {}, None)
+        assert not [value for value in told.values if value.key != "tokenizer.json"]
+        assert told.lacks is not None
+        assert told.lacks.startswith(why.format(age))
+        assert told.sentence.endswith(
+            "so what else changed in it is not known; what a fixed text becomes was not compared"
+        )
+        assert f"the tokenizer ({told.lacks})" in found.summary
+    warnings = load_release(new).warnings
+    told_by = [text for text in warnings if text.startswith("tokenizer.json could not be taken apart (")]
+    assert len(told_by) == (data is not None)
+
+
+def test_steps_that_only_an_engines_code_knows_are_not_called_none(old: Path, new: Path) -> None:
+    (old / "tokenizer.json").unlink()
+    write_json(old / "vocab.json", VOCAB)
+    (old / "merges.txt").write_text("a b\nb c\n")
+    write(new, pre_tokenizer={"type": "Whitespace"})
+    found = change(diff(old, new))
+    assert found.parts == ("merges",)
+    assert found.values == ()
+    assert found.lacks == "the old release has no tokenizer.json, and leaves its further steps to an engine's code"
+
+
+def test_a_part_that_a_tokenizer_does_not_have_counts_none(old: Path, new: Path) -> None:
+    write(new, model={"type": "Unigram", "vocab": [["a", -1.0]]})
+    found = change(diff(old, new))
+    assert found.counts == {"vocabulary": (7, 1), "merges": (1, None)}
+    assert "its merges (1 → none)" in found.sentence

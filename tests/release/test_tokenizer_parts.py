@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.release.tokenizer_parts import ADDED, MERGES, VOCABULARY, Anatomy, take_apart, take_gguf_apart
+from kvrelease.release.details import MERGES, VOCABULARY
+from kvrelease.release.tokenizer_parts import ADDED, Anatomy, take_apart, take_gguf_apart
 
 WHOLE = {"tokenizer.json": b"\0" * 32}
 
