@@ -32,6 +32,7 @@ from kvrelease.release.mode import Mode
 from kvrelease.release.sampling import DetectionBound
 from kvrelease.release.side_files import PREPROCESSORS
 from kvrelease.release.stored import StoredAnswer, proves
+from kvrelease.release.tokenizer_beside import compare_beside
 
 PUBLISHED_NAME = "kvrelease.json"
 
@@ -122,7 +123,9 @@ def check_stated(published: Fingerprint, answer: StoredAnswer, *, seconds: float
         return None
     names = ("config", "tokenizer", "template", "generation")
     parts = {name: compare_digests(getattr(published.digests, name), getattr(answer, name)) for name in names}
-    if parts["tokenizer"] is Sameness.SAME and tokenizer_elsewhere(published):
+    # The place's answer has no digests of what lies beside the tokenizer's own files.
+    beside = None if published.details is None else published.details.tokenizer_beside
+    if parts["tokenizer"] is Sameness.SAME and (tokenizer_elsewhere(published) or beside):
         parts["tokenizer"] = Sameness.UNKNOWN
     parts |= {_adapter(one.name): Sameness.UNKNOWN for one in published.adapters}
     changed = parts_that_are(Sameness.CHANGED, parts)
@@ -244,6 +247,8 @@ def _why_unread(published: Fingerprint, found: Fingerprint) -> dict[str, str]:
         why["weights"] = weights[0]
     if places := sorted({*tokenizer_elsewhere(found), *tokenizer_elsewhere(published)}):
         why["tokenizer"] = unread_tokenizer(places)
+    elif beside := compare_beside(published, found):
+        why["tokenizer"] = beside
     return why
 
 

@@ -33,6 +33,7 @@ def read_details(text_side: TextSide, *, config: JsonObject | None, mode: Mode, 
         shadowed=_templates(content.shadowed),
         generation=content.generation,
         tokenizer_elsewhere=code_elsewhere(content.settings.get(TOKENIZER_CONFIG_NAME, {})),
+        tokenizer_beside={name: digest.hex() for name, digest in sorted(content.beside.items())},
         rope_keys=tuple(key for key in ROPE_KEYS if key in (config or {})),
     )
 

@@ -79,6 +79,8 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
         shadowed: chat templates of `tokenizer_config.json` that another file overrides with another text, by name.
         generation: the sampling defaults in effect; None where there are none.
         tokenizer_elsewhere: other repositories that the tokenizer takes code from, which no digest covers.
+        tokenizer_beside: file name → BLAKE3 (hex) of those that some engine makes a tokenizer of, and that no digest of
+            the text side covers; None in an artifact that was saved before they were kept.
         rope_keys: in which notation `config.json` writes its rotary parameters: the keys that it has of `ROPE_KEYS`.
         aliases: stored tensors that only repeat others, and are in no digest.
     """
@@ -88,6 +90,7 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
     shadowed: dict[str, TemplatePart]
     generation: JsonObject | None
     tokenizer_elsewhere: tuple[str, ...] = ()
+    tokenizer_beside: dict[str, str] | None = None
     rope_keys: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
 
@@ -99,6 +102,7 @@ class TextContent(msgspec.Struct, frozen=True, kw_only=True):
         raw: file name → bytes of the vocabularies that can be taken apart.
         whole: file name → BLAKE3 of each vocabulary file, and of code that the tokenizer brings.
         settings: file name → canonical JSON of the small ones.
+        beside: file name → BLAKE3 of what some engine makes a tokenizer of, and no digest of the text side covers.
         keys: GGUF key → BLAKE3 of the stored value.
         templates: the effective ones by name.
         shadowed: those of `tokenizer_config.json` that another file overrides with another text.
@@ -108,6 +112,7 @@ class TextContent(msgspec.Struct, frozen=True, kw_only=True):
     raw: dict[str, bytes] = {}
     whole: dict[str, bytes] = {}
     settings: dict[str, JsonObject] = {}
+    beside: dict[str, bytes] = {}
     keys: dict[str, bytes] = {}
     templates: dict[str, str] = {}
     shadowed: dict[str, str] = {}

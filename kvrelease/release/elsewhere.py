@@ -16,10 +16,9 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.printable import listed
 from kvrelease.release.auto_map import KEY as AUTO_MAP
 from kvrelease.release.model_config import CONFIG_NAME
-from kvrelease.release.read_files import is_read
+from kvrelease.release.read_files import may_count
 from kvrelease.release.side_files import HARMLESS, is_known_file, split_entries
 from kvrelease.release.source import MAX_FILES_BELOW
-from kvrelease.release.tokenizer import is_text_file
 
 # Keys that name a model whatever stands under them: a repository, a path, or a short name that code knows.
 _MODEL_KEYS = re.compile(
@@ -109,7 +108,7 @@ def _may_be_opened(name: str) -> bool:
     if _fits(base.lower(), _READING_MATTER) or _fits(base, _SAME_WEIGHTS):
         return False
     is_top = base == name
-    is_known = is_read(name) or is_text_file(name) or _fits(name, HARMLESS)
+    is_known = may_count(name) or _fits(name, HARMLESS)
     return not (is_top and is_known)
 
 

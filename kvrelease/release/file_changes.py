@@ -19,6 +19,7 @@ from kvrelease.release.impact import ADAPTER_RULE, ALL_RULE, with_heads
 from kvrelease.release.release_file import FileRole
 from kvrelease.release.side_files import PREPROCESSORS, split_entries
 from kvrelease.release.text_changes import ValueChange, compare_nested, values_shown
+from kvrelease.release.tokenizer_beside import compare_beside
 
 # Keys of config.json that only models of images, video or sound have. Source: transformers 5.24.0, models/*/
 # configuration_*.py; llava's first checkpoints (`mm_vision_tower`).
@@ -124,7 +125,7 @@ def compare_releases(old: Fingerprint, new: Fingerprint) -> dict[str, Sameness]:
         "config": lacks_config,
         "code": bool(code_unread(old) or code_unread(new)) or lacks_config,
         "preprocessor": lacks_config,
-        "tokenizer": bool(tokenizer_elsewhere(old) or tokenizer_elsewhere(new)),
+        "tokenizer": bool(tokenizer_elsewhere(old) or tokenizer_elsewhere(new) or compare_beside(old, new)),
     }
     unread["release"] = any(unread.values())
     return {

@@ -10,7 +10,7 @@ from kvrelease.release.adapter_config import ADAPTER_CONFIG_NAME
 from kvrelease.release.model_config import CONFIG_NAME
 from kvrelease.release.shard_index import CONSOLIDATED_INDEX_NAME, INDEX_NAME
 from kvrelease.release.side_files import counts_for_kv
-from kvrelease.release.tokenizer import is_text_file
+from kvrelease.release.tokenizer import is_beside_tokenizer, is_text_file
 from kvrelease.release.weights import WEIGHT_SUFFIXES
 
 CODE_SUFFIX = ".py"
@@ -19,7 +19,12 @@ _NAMES = frozenset({ADAPTER_CONFIG_NAME, CONFIG_NAME, INDEX_NAME, CONSOLIDATED_I
 
 
 def is_read(name: str) -> bool:
-    """Whether a file of this name (relative to the release) may count.
+    """Whether a file of this name (relative to the release) is read: it may count, or make a tokenizer."""
+    return may_count(name) or is_beside_tokenizer(name)
+
+
+def may_count(name: str) -> bool:
+    """Whether a file of this name (relative to the release) may be in a digest.
 
     Weights do in sub-folders too, where an index names them; code where the configuration does.
     """

@@ -17,6 +17,7 @@ from kvrelease.release.text_changes import (
     shadowed_notes,
     values_shown,
 )
+from kvrelease.release.tokenizer_beside import compare_beside
 from kvrelease.release.tokenizer_change import TokenizerChange, compare_tokenizers, tokenizer_on_one_side
 from kvrelease.release.tokenizer_parts import anatomy_of
 
@@ -70,6 +71,8 @@ def compare_text(old: Fingerprint, new: Fingerprint, changed: Sequence[str], tex
         notes += shadowed_notes(before, after)
         if places := sorted({*before.tokenizer_elsewhere, *after.tokenizer_elsewhere}):
             notes.append(f"note: {unread_tokenizer(places)}: whether the same text becomes the same ids is not known")
+    if beside := compare_beside(old, new):
+        notes.append(f"note: {beside}: whether the same text becomes the same ids is not known")
     return TextChanges(tokenizer=tokenizer, templates=templates, generation=generation, notes=tuple(notes))
 
 

@@ -46,6 +46,15 @@ _RAW_FILES = (
     "tekken.json",
     "*.tiktoken",
 )
+# Those that no digest covers (tokenizer_beside.py), in whatever case of letters.
+_BESIDE = (
+    "tokenizer*", "*.tokenizer", "*vocab*", "*.spm", "spiece*", "sentencepiece*", "*.bpe", "*.codes", "merges*",
+    "encoder.json", "dict.txt", "emoji.json", "normalizer.json", "byte_maps.json", "word_shape.json",
+    "word_pronunciation.json",
+)  # fmt: skip
+_NO_VOCABULARY = (".*", "*.md", "*.py", "*.lock", "*.gguf", "*.safetensors", "*.safetensors.index.json")
+# Their tokens are bytes or code points. Source: transformers 5.24.0, models/{byt5,canine,perceiver}/tokenization_*.py.
+_NEEDS_NO_VOCABULARY = frozenset({"ByT5Tokenizer", "CanineTokenizer", "PerceiverTokenizer"})
 # Of these the parts are told too (tokenizer_parts.py).
 _TAKEN_APART = frozenset({"tokenizer.json", "vocab.json", "merges.txt"})
 # Say who wrote the file, or where it lay.
@@ -111,7 +120,12 @@ def read_text_side(source: Source, *, model_config: JsonObject | None) -> TextSi
     if processors is not None:
         template_files.append(PROCESSOR_TEMPLATE_NAME)
     code, code_warnings = _code(source, tokenizer_config)
+    beside = {
+        name: _hash_file(source.file(name), keeps=False)[0] for name in source.names() if is_beside_tokenizer(name)
+    }
     warnings += code_warnings
+    if not (whole or code or beside):
+        warnings += _about_no_vocabulary(tokenizer_config)
     effective = _effective_generation(generation_config, model_config)
     files = [release_file(source.file(name), FileRole.TOKENIZER) for name in sorted(parts)]
     files += [release_file(source.file(name), FileRole.CODE) for name in sorted(code)]
@@ -125,7 +139,13 @@ def read_text_side(source: Source, *, model_config: JsonObject | None) -> TextSi
         files=tuple(files),
         warnings=tuple(warnings),
         content=TextContent(
-            raw=raw, whole=whole | code, settings=settings, templates=templates, shadowed=shadowed, generation=effective
+            raw=raw,
+            whole=whole | code,
+            settings=settings,
+            beside=beside,
+            templates=templates,
+            shadowed=shadowed,
+            generation=effective,
         ),
     )
 
@@ -200,6 +220,25 @@ def _vocabularies(source: Source) -> tuple[dict[str, bytes], dict[str, bytes]]:
 def is_text_file(name: str) -> bool:
     """Whether a file of this name (relative to the release) belongs to the text side."""
     return name in _NAMES or _is_raw(name) or _is_named_template(name)
+
+
+def is_beside_tokenizer(name: str) -> bool:
+    """Whether some engine makes a tokenizer of a file of this name, and no digest of the text side covers it."""
+    if "/" in name or is_text_file(name):
+        return False
+    lower = name.lower()
+    is_other = any(fnmatch.fnmatchcase(lower, pattern) for pattern in _NO_VOCABULARY)
+    return not is_other and any(fnmatch.fnmatchcase(lower, pattern) for pattern in _BESIDE)
+
+
+def _about_no_vocabulary(tokenizer_config: JsonObject | None) -> list[str]:
+    kind = (tokenizer_config or {}).get("tokenizer_class")
+    if not isinstance(kind, str) or kind.removesuffix("Fast") in _NEEDS_NO_VOCABULARY:
+        return []
+    return [
+        f"{TOKENIZER_CONFIG_NAME} names {kind}, and there is no vocabulary beside it (tokenizer.json, or the like): "
+        "engines cannot make that tokenizer"
+    ]
 
 
 def _is_raw(name: str) -> bool:
