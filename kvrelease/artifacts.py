@@ -141,13 +141,14 @@ def to_json(artifact: Artifact) -> str:
     return msgspec.json.format(data, indent=2).decode() + "\n"
 
 
-def from_json(data: bytes, artifact: type[A], *, source: str) -> A:
+def from_json(data: bytes, artifact: type[A], *, source: str, hint: str | None = None) -> A:
     """The artifact in `data`.
 
     Args:
         data: JSON, a UTF-8 byte order mark is accepted.
         artifact: the expected class.
         source: the name of the data in error messages.
+        hint: the next step where it is no artifact at all; None for what to do about one that is damaged.
 
     Raises:
         DamagedFile: not JSON, another kind, or keys of the wrong shape.
@@ -155,12 +156,18 @@ def from_json(data: bytes, artifact: type[A], *, source: str) -> A:
     """
     data = data.removeprefix(b"\xef\xbb\xbf")
     expected = kind_of(artifact)
+    again = f"if kvrelease wrote it, it was cut off or edited: write the {expected} artifact again (--output)"
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DamagedFile(f"reading {source} as {expected}: not an artifact of kvrelease ({error})") from error
+        raise DamagedFile(
+            f"reading {source} as {expected}: not an artifact of kvrelease ({error})", hint=hint or again
+        ) from error
     if envelope.kind != expected:
-        raise DamagedFile(f"reading {source} as {expected}: it is a {envelope.kind} artifact")
+        raise DamagedFile(
+            f"reading {source} as {expected}: it is a {envelope.kind} artifact",
+            hint=f"give a {expected} artifact, as --output writes it",
+        )
     newest = schema_of(artifact)
     if envelope.schema > newest:
         raise InputError(
@@ -171,7 +178,7 @@ def from_json(data: bytes, artifact: type[A], *, source: str) -> A:
     try:
         return msgspec.json.decode(data, type=artifact)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DamagedFile(f"reading {source} as {expected}: {error}") from error
+        raise DamagedFile(f"reading {source} as {expected}: {error}", hint=again) from error
 
 
 def read(path: Path, artifact: type[A]) -> A:

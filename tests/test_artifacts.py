@@ -88,8 +88,9 @@ def test_a_newer_schema_is_an_input_error_that_says_upgrade() -> None:
 
 
 def test_another_kind_is_named() -> None:
-    with pytest.raises(DamagedFile, match="as kvrelease/reading: it is a kvrelease/other artifact"):
+    with pytest.raises(DamagedFile, match="as kvrelease/reading: it is a kvrelease/other artifact") as caught:
         read(artifacts.to_json(Other()).encode())
+    assert caught.value.hint == "give a kvrelease/reading artifact, as --output writes it"
 
 
 @pytest.mark.parametrize(

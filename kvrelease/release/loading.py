@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import msgspec
@@ -11,12 +12,14 @@ from kvrelease.progress import Progress, silent
 from kvrelease.release.adapted import fingerprint_adapter_with_text
 from kvrelease.release.adapter import is_adapter
 from kvrelease.release.address import open_saved, open_source
+from kvrelease.release.check import PUBLISHED_NAME
 from kvrelease.release.details import TextContent
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.fingerprinting import fingerprint_with_text
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
 from kvrelease.release.saved import require_consistent, warnings_beside
+from kvrelease.release.side_files import counts_for_kv, is_known_file
 from kvrelease.release.small_files import read_bytes
 
 
@@ -77,7 +80,7 @@ def load_with_text(
     file = open_saved(what)
     if file is not None:
         data = read_bytes(file, limit_bytes=artifacts.MAX_ARTIFACT_BYTES)
-        saved = artifacts.from_json(data, Fingerprint, source=file.where)
+        saved = artifacts.from_json(data, Fingerprint, source=file.where, hint=_next_step(file.name, str(what)))
         require_consistent(saved, where=file.where)
         release = msgspec.structs.replace(
             saved.release, name=name or saved.release.name, version=version or saved.release.version
@@ -90,3 +93,10 @@ def load_with_text(
             source, memo=memo, jobs=jobs, name=name, version=version, progress=progress
         )
     return fingerprint_with_text(source, mode=mode, memo=memo, jobs=jobs, name=name, version=version, progress=progress)
+
+
+def _next_step(name: str, what: str) -> str | None:
+    """What to give instead of a file that belongs to a release, and is no fingerprint of one."""
+    if name == PUBLISHED_NAME or (counts_for_kv(name) and not is_known_file(name)):
+        return None
+    return f"{name} is a part of a release: give its directory, {shlex.quote(what.rpartition('/')[0] or '.')}"

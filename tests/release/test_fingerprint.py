@@ -308,6 +308,26 @@ def test_what_is_no_release_says_why(tmp_path: Path, name: str, error: type[Exce
         load_release(tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("config.json", "config.json is a part of a release: give its directory, "),
+        ("model.safetensors.index.json", "model.safetensors.index.json is a part of a release: give its directory, "),
+        ("preprocessor_config.json", "preprocessor_config.json is a part of a release: give its directory, "),
+        ("kvrelease.json", "if kvrelease wrote it, it was cut off or edited: write the kvrelease/fingerprint artifact"),
+        ("results.json", "if kvrelease wrote it, it was cut off or edited: write the kvrelease/fingerprint artifact"),
+    ],
+)
+def test_json_that_is_no_fingerprint_says_what_to_give(tmp_path: Path, name: str, step: str) -> None:
+    for text in ("{}", '{"kind": "kvrelease/finger', ""):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(DamagedFile) as caught:
+            load_release(tmp_path / name)
+        assert caught.value.hint is not None
+        assert caught.value.hint.startswith(step)
+        assert ("give its directory" in step) == caught.value.hint.endswith(str(tmp_path))
+
+
 def test_a_fast_fingerprint_has_the_fast_digest_of_the_full_one_and_nothing_else_of_it(model: Path) -> None:
     full, fast = load_release(model), load_release(model, mode=Mode.FAST)
     assert full.fast == fast.fast == fast.digests.weights == naive.fast_digest(model)
