@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from kvrelease.printable import listed
 from kvrelease.release.adapter import AdapterDigest
 from kvrelease.release.comparison import AdapterChanges
@@ -42,6 +44,27 @@ def what_changed(old: AdapterDigest, new: AdapterDigest) -> str:
     if made_for:
         what.append(f"it was made for another base: {values_shown(made_for)}")
     return "; ".join(what)
+
+
+def ungiven_adapters(old: Fingerprint, new: Fingerprint, ungiven: Collection[str]) -> str | None:
+    """Why adapters are not compared; None where both sides say theirs, or neither side has any.
+
+    Args:
+        old: the release before.
+        new: the one after.
+        ungiven: `old`, `new`: the sides of which nobody said which adapters they are served with.
+    """
+    if ADAPTER_RULE in (old.rule.name, new.rule.name):
+        return None
+    for age, other in (("new", old), ("old", new)):
+        if age in ungiven and other.adapters:
+            names = listed([one.name for one in other.adapters])
+            return (
+                f"which adapters the {age} release is served with was not given, and the other one is served with "
+                f"{names}, so KV that was made with them was not compared, only KV of the base; give a fingerprint "
+                "that was saved with its adapters (kvrelease fingerprint BASE --adapter NAME=DIR -o FILE.json)"
+            )
+    return None
 
 
 def adapter_notes(old: Fingerprint, new: Fingerprint, changes: AdapterChanges, *, are_reasons: bool) -> tuple[str, ...]:

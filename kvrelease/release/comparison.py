@@ -129,7 +129,9 @@ def compare_adapters(old: Fingerprint, new: Fingerprint) -> AdapterChanges:
 
 
 def compare_tensors(old: Fingerprint, new: Fingerprint) -> TensorChanges:
-    """Which tensors differ; in names alone where the two sides were read in different ways."""
+    """Which tensors differ; in names alone where the two sides were read in different ways, none of two formats."""
+    if old.format is not new.format:  # a conversion renames every tensor: names say nothing either
+        return TensorChanges(added=(), removed=(), changed=(), renamed=())
     before, after = old.tensor_digests, new.tensor_digests
     if compare_digests(old.digests.weights, new.digests.weights) is Sameness.UNKNOWN:
         return TensorChanges(
@@ -153,7 +155,7 @@ def compare_tensors(old: Fingerprint, new: Fingerprint) -> TensorChanges:
         changed=tuple(sorted(name for name in before.keys() & after.keys() if before[name] != after[name])),
         renamed=tuple(renamed),
     )
-    return changes if old.format is not new.format else _with_relayouts(changes)
+    return _with_relayouts(changes)
 
 
 def _with_relayouts(changes: TensorChanges) -> TensorChanges:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from kvrelease.artifacts import Verdict
-from kvrelease.release.adapter_diff import adapter_notes, adapter_reasons
-from kvrelease.release.canonical import same_value
+from kvrelease.release.adapter_diff import adapter_notes, adapter_reasons, ungiven_adapters
 from kvrelease.release.comparison import (
+    AdapterChanges,
     Sameness,
     compare_adapters,
     compare_tensors,
     parts_that_are,
 )
+from kvrelease.release.config_change import compare_config
 from kvrelease.release.diff_advice import advice
-from kvrelease.release.diff_record import ConfigChange, Diff, KvStatus
+from kvrelease.release.diff_record import Diff, KvStatus
 from kvrelease.release.diff_summary import summarise
 from kvrelease.release.draft_heads import draft_model
 from kvrelease.release.drift_figures import DriftReport
@@ -27,11 +30,9 @@ from kvrelease.release.file_changes import (
     is_multimodal,
     preprocessor_reasons,
     preprocessors,
-    split_config,
     unread_reasons,
 )
 from kvrelease.release.fingerprint import Fingerprint
-from kvrelease.release.impact import config_affects_kv
 from kvrelease.release.kv_verdict import impact_of, is_one_family, judge_kv
 from kvrelease.release.notation import notation_notes
 from kvrelease.release.relayout import Relaid
@@ -46,6 +47,7 @@ def diff_fingerprints(
     texts: Texts | None = None,
     runtime: RuntimeChange = NOT_COMPARED,
     relaid: tuple[Relaid, ...] | None = None,
+    ungiven: Collection[str] = (),
 ) -> Diff:
     """What changed from `old` to `new`; pure, and complete from saved fingerprints alone.
 
@@ -54,23 +56,34 @@ def diff_fingerprints(
         new: the one after.
         texts: what the text side of both consists of; None where a side was saved: then parts are told, no contents.
         runtime: what comparing the runtimes said.
+        ungiven: `old`, `new`: the sides of which nobody said which adapters they are served with.
         relaid: what reading proved of tensors that were laid out anew; None where none was read for that.
     """
     parts = compare_releases(old, new)
+    unsaid = ungiven_adapters(old, new, ungiven)
+    if unsaid is not None:
+        parts["adapters"] = Sameness.UNKNOWN
+        if not any(found is Sameness.CHANGED for name, found in parts.items() if name not in ("release", "kv")):
+            parts["release"] = Sameness.UNKNOWN
     if old.format is not new.format:
         # Two formats store the tokenizer in two ways; of the text side only templates are one text in both.
-        parts |= {name: Sameness.UNKNOWN for name in ("tokenizer", "generation") if parts[name] is Sameness.CHANGED}
-    changed = parts_that_are(Sameness.CHANGED, parts)
+        parts |= {name: Sameness.UNKNOWN for name in _OF_ONE_FORMAT if parts[name] is Sameness.CHANGED}
+        if parts["template"] is Sameness.SAME and parts["release"] is Sameness.CHANGED:
+            parts["release"] = Sameness.UNKNOWN
     tensors = compare_tensors(old, new)
     if relaid is not None:
         tensors = msgspec.structs.replace(tensors, relaid=relaid)
     # Entries of two makings may differ in form alone.
-    config = _compare_config(old, new) if is_one_family(old, new) else ()
+    config = compare_config(old, new) if is_one_family(old, new) and old.format is new.format else ()
+    if config and parts["config"] is Sameness.UNKNOWN:
+        # Digests of two rules say nothing about each other; entries do.
+        parts |= {"config": Sameness.CHANGED, "release": Sameness.CHANGED}
+    changed = parts_that_are(Sameness.CHANGED, parts)
     text = compare_text(old, new, changed, texts)
     code, files = changed_code(old, new), changed_files(old, new)
     # What a model of text makes of them, only its rule knows.
     certain = preprocessors(files) if is_multimodal(old) or is_multimodal(new) else ()
-    adapters = compare_adapters(old, new)
+    adapters = compare_adapters(old, new) if unsaid is None else AdapterChanges()
     kv = judge_kv(
         old,
         new,
@@ -82,7 +95,7 @@ def diff_fingerprints(
             *code_reasons(code),
             *preprocessor_reasons(certain),
         ),
-        unread=(*unread_reasons(old, new), *_about_drafts(old, new)),
+        unread=(*unread_reasons(old, new), *_about_drafts(old, new), *(() if unsaid is None else (unsaid,))),
     )
     if runtime.status is RuntimeStatus.UNKNOWN and kv.status is KvStatus.VALID:
         kv = impact_of(KvStatus.UNKNOWN, kv.layers, None, (runtime.sentence, *kv.reasons))
@@ -148,6 +161,8 @@ def diff_verdict(found: Diff, *, part: str) -> Verdict:
     return Verdict.INCONCLUSIVE if is_unknown else Verdict.PASS
 
 
+# What two formats write in two ways, so that digests of the two say nothing about each other.
+_OF_ONE_FORMAT = ("weights", "kv", "config", "code", "preprocessor", "tokenizer", "generation")
 _OF_KV = {
     KvStatus.VALID: Verdict.PASS,
     KvStatus.INVALID: Verdict.FAIL,
@@ -164,17 +179,3 @@ def _about_drafts(old: Fingerprint, new: Fingerprint) -> list[str]:
         f"the release drafts for another model ({kind}): its KV is made from that model's hidden states, so it is "
         "valid only as long as that model is the same too"
     ]
-
-
-def _compare_config(old: Fingerprint, new: Fingerprint) -> tuple[ConfigChange, ...]:
-    (before, _), (after, _) = split_config(old), split_config(new)
-    return tuple(
-        ConfigChange(
-            key=key,
-            old=before.get(key),
-            new=after.get(key),
-            affects_kv=config_affects_kv(key, old.rule) or config_affects_kv(key, new.rule),
-        )
-        for key in sorted(before.keys() | after.keys())
-        if (key in before) != (key in after) or not same_value(before.get(key), after.get(key))
-    )

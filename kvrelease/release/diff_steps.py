@@ -48,12 +48,14 @@ def diff_steps(
         InputError: a side cannot be read any more, or changed meanwhile: then no earlier answer is about what is there.
         ServiceError: a store did not answer properly; earlier answers stand.
     """
-    found = diff_fingerprints(pair.old, pair.new, texts=pair.texts, runtime=runtime)
+    found = diff_fingerprints(pair.old, pair.new, texts=pair.texts, runtime=runtime, ungiven=pair.ungiven)
     no_drift = () if weights is None else (_NO_DRIFT,)
     yield msgspec.structs.replace(found, left_out=((_NO_PROOF,) if found.tensors.relaid else ()) + no_drift)
     proved = prove_found(pair.old, pair.new, found.tensors, places=places, jobs=jobs, progress=progress)
     if proved is not None:
-        found = diff_fingerprints(pair.old, pair.new, texts=pair.texts, runtime=runtime, relaid=proved)
+        found = diff_fingerprints(
+            pair.old, pair.new, texts=pair.texts, runtime=runtime, ungiven=pair.ungiven, relaid=proved
+        )
     yield msgspec.structs.replace(found, left_out=no_drift)
     if weights is not None:
         moved = measure_drift(pair.old, pair.new, found.tensors, weights=weights, jobs=jobs, progress=progress)

@@ -40,11 +40,13 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
         old: the release before.
         new: the one after.
         texts: what the text side of both consists of; None where a side was saved.
+        ungiven: sides of which nobody said which adapters they are served with: a release itself does not say that.
     """
 
     old: Fingerprint
     new: Fingerprint
     texts: tuple[TextContent, TextContent] | None
+    ungiven: tuple[str, ...] = ()
 
 
 # A fingerprint, and its text side where it was read now.
@@ -105,7 +107,9 @@ def load_pair(
 
 def _pair(old: _Read, new: _Read) -> Pair:
     texts = None if old[1] is None or new[1] is None else (old[1], new[1])
-    return Pair(old=old[0], new=new[0], texts=texts)
+    sides = (("old", *old), ("new", *new))
+    ungiven = tuple(age for age, found, text in sides if text is not None and not found.adapters)
+    return Pair(old=old[0], new=new[0], texts=texts, ungiven=ungiven)
 
 
 def _open(what: str | Path) -> _Read | _Unread:

@@ -8,9 +8,11 @@ import msgspec
 import pytest
 
 from kvrelease import artifacts
-from kvrelease.artifacts import JsonObject, ReleaseRef
+from kvrelease.artifacts import JsonObject, ReleaseRef, Verdict
+from kvrelease.release.adapter import AdapterDigest
 from kvrelease.release.comparison import Renamed, TensorChanges
-from kvrelease.release.diff import diff_fingerprints
+from kvrelease.release.content import Format
+from kvrelease.release.diff import diff_fingerprints, diff_verdict
 from kvrelease.release.diff_record import ConfigChange, Diff, KvImpact, KvStatus
 from kvrelease.release.digests import config_digest, kv_digests, release_digest, weights_digest
 from kvrelease.release.fingerprint import Digests, Fingerprint
@@ -297,3 +299,62 @@ def test_verdict_always_follows_the_kv_digest(seed: int) -> None:
 def test_artifact_is_read_back_whole() -> None:
     diff = diff_fingerprints(OLD, fingerprint(PAYLOADS | {"model.norm.weight": NEW}, config_json(new_key={"a": [1]})))
     assert artifacts.from_json(artifacts.to_json(diff).encode(), Diff, source="-") == diff
+
+
+def test_a_rule_that_one_side_alone_follows_lists_no_keys_that_only_its_table_fills_in() -> None:
+    code = {"auto_map": {"AutoModel": "model.Model"}}
+    stated = config_json()
+    found = diff_fingerprints(OLD, stated_only(stated | code))
+    assert [(one.key, one.old) for one in found.config] == [("auto_map", None)]
+    assert "config" in found.changed
+    assert "kv" in found.unknown
+    assert "not compared: the config" not in found.summary
+    both = diff_fingerprints(stated_only(stated | code), fingerprint(config=stated | {"rms_norm_eps": 1e-5}))
+    assert [one.key for one in both.config] == ["auto_map", "rms_norm_eps"]
+    other = diff_fingerprints(OLD, stated_only(stated | {"model_type": "mamba"}))
+    # Two model types write rotary parameters in two ways.
+    assert {one.key for one in other.config} == {"model_type", "rope_theta"}
+
+
+def stated_only(config: JsonObject) -> Fingerprint:
+    """As a release under `all.1` is fingerprinted: its entries are those that the file states."""
+    canonical = canonical_config(config)
+    rule = rule_for(canonical)
+    assert rule.name == "all.1"
+    kv, layers = kv_digests(PAYLOADS, canonical.stated, {}, rule)
+    digests = msgspec.structs.replace(OLD.digests, kv=kv, config=config_digest(canonical.stated, {}, rule))
+    return replaced(OLD, config=canonical.stated, rule=rule, layers=layers, digests=digests)
+
+
+def test_two_formats_have_no_tensors_and_no_keys_in_common() -> None:
+    converted = fingerprint({f"blk.{name}": digest for name, digest in PAYLOADS.items()}, config_json(general_x=1))
+    found = diff_fingerprints(OLD, replaced(converted, format=Format.GGUF))
+    assert found.kv.status is KvStatus.UNKNOWN
+    assert (found.tensors.added, found.tensors.removed, found.config) == ((), (), ())
+    assert {"weights", "kv", "config", "release"} <= {*found.unknown}
+    assert found.changed == ()
+    assert found.summary.endswith("digests of the two say nothing about each other; no change was seen.")
+
+
+def test_adapters_that_nobody_gave_are_not_gone() -> None:
+    adapter = AdapterDigest(
+        name="s",
+        digest=f"{OLD.digests.kv}+a",
+        kv_name=None,
+        content="a:00",
+        source="./s",
+        tensors=1,
+        bytes=8,
+        config={},
+        uncounted={},
+    )
+    served = replaced(OLD, adapters=(adapter,))
+    for age, pair in (("new", (served, OLD)), ("old", (OLD, served))):
+        found = diff_fingerprints(*pair, ungiven=(age,))
+        assert (found.kv.status, found.adapters.count, found.changed) == (KvStatus.UNKNOWN, 0, ())
+        assert found.kv.reasons[0].startswith(f"which adapters the {age} release is served with was not given")
+        for part in ("kv", "adapters", "any"):
+            assert diff_verdict(found, part=part) is Verdict.INCONCLUSIVE
+        assert diff_verdict(found, part="weights") is Verdict.PASS
+    assert diff_fingerprints(served, OLD).adapters.removed == ("s",)
+    assert diff_fingerprints(OLD, OLD, ungiven=("old", "new")).kv.status is KvStatus.VALID
