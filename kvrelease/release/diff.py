@@ -97,11 +97,11 @@ def diff_fingerprints(
         ),
         unread=(*unread_reasons(old, new), *_about_drafts(old, new), *(() if unsaid is None else (unsaid,))),
     )
-    if runtime.status is RuntimeStatus.UNKNOWN and kv.status is KvStatus.VALID:
-        kv = impact_of(KvStatus.UNKNOWN, kv.layers, None, (runtime.sentence, *kv.reasons))
     is_for_adapters = kv.status is KvStatus.VALID and bool(adapters.changed)
     if is_for_adapters:
         kv = impact_of(KvStatus.INVALID, kv.layers, 0, (*adapter_reasons(old, new, adapters), *kv.reasons))
+    if runtime.status is RuntimeStatus.UNKNOWN and kv.status is KvStatus.VALID:
+        kv = impact_of(KvStatus.UNKNOWN, kv.layers, None, (runtime.sentence, *kv.reasons))
     notes = (
         *text.notes,
         *extra_notes(old, new),

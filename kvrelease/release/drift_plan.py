@@ -173,7 +173,9 @@ def _operand(side: _Side, tensor: StoredTensor, scale: StoredTensor | None) -> O
         return f"elements of dtype {tensor.dtype} are not read as numbers here"
     if scale is None:
         if tensor.dtype in _SCALED and side.is_quantized and len(tensor.shape) > 1:
-            return f"it is quantised ({tensor.dtype}), and no weight_scale or weight_scale_inv lies beside it"
+            has_zero = f"{tensor.name}_zero_point" in side.stored
+            lies = "a zero point, which is not applied here," if has_zero else "no weight_scale or weight_scale_inv"
+            return f"it is quantised ({tensor.dtype}), and {lies} lies beside it"
         if tensor.dtype in INTEGERS and side.is_quantized and len(tensor.shape) > 1:
             return f"it is quantised, and how its {tensor.dtype} are packed is not known here"
         return Operand(tensor=tensor, factor=None)

@@ -218,6 +218,12 @@ def test_the_dtype_of_kv_is_part_of_what_made_it(tmp_path: Path) -> None:
     assert "only one side states kv_cache_dtype" in under(model, half).summary
 
 
+def test_weights_that_make_old_kv_invalid_do_so_under_whatever_runtime(tmp_path: Path) -> None:
+    old, new = (load_release(write_release(tmp_path / str(seed), tensors(seed))) for seed in (0, 1))
+    half = runtimes(tmp_path, "engine: vllm", "engine: vllm, version: 1.0.0")
+    assert diff_fingerprints(old, new, runtime=half).kv.status is KvStatus.INVALID
+
+
 def test_equal_geometry_is_never_compatible(tmp_path: Path) -> None:
     """https://github.com/antirez/ds4/issues/805 (a22)"""
     old, new = write_release(tmp_path / "old"), write_release(tmp_path / "new", tensors(1))

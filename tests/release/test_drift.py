@@ -318,6 +318,17 @@ def test_a_weight_with_scales_is_multiplied_with_them(  # noqa: PLR0917 - each a
         assert found[W + suffix].status is DriftStatus.FOLDED
 
 
+def test_a_scale_beside_a_zero_point_is_not_all_that_is_needed(tmp_path: Path) -> None:
+    config = config_json(quantization_config=BLOCKS)
+    sides = []
+    for seed in (1, 2):
+        stored, _ = scaled((24, 12), (24,), seed=seed, suffix="_scale", dtype="I8")
+        sides.append({**stored, f"{W}_zero_point": encode(np.ones(24), "I8")})
+    found = drift_between(tmp_path, *sides, config=config)[W]
+    assert found.status is DriftStatus.INCOMPARABLE
+    assert found.reason == "it is quantised (I8), and a zero point, which is not applied here, lies beside it"
+
+
 def test_equal_elements_under_another_scale_moved(tmp_path: Path) -> None:
     old, before = scaled((24, 12), (), seed=1)
     new = {**old, W + "_scale": encode(np.array(0.02), "F32")}

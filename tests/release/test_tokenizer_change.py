@@ -5,16 +5,24 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvrelease import artifacts
+from kvrelease.release.details import Probe, TokenizerParts
 from kvrelease.release.diff import diff_fingerprints
 from kvrelease.release.diff_record import Diff, KvStatus
 from kvrelease.release.loading import load_release
 from kvrelease.release.mode import Mode
 from kvrelease.release.pair import load_pair
 from kvrelease.release.text_changes import ValueChange
-from kvrelease.release.tokenizer_change import MergesChange, TokenizerChange, TokenSample, VocabularyChange
+from kvrelease.release.tokenizer_change import (
+    MergesChange,
+    TokenizerChange,
+    TokenSample,
+    VocabularyChange,
+    compare_tokenizers,
+)
 from tests.release.builders import write_json, write_release
 from tests.release.gguf_writer import STRING, array, small_model, write_gguf
 
@@ -224,3 +232,42 @@ def test_a_part_that_a_tokenizer_does_not_have_counts_none(old: Path, new: Path)
     found = change(diff(old, new))
     assert found.counts == {"vocabulary": (7, 1), "merges": (1, None)}
     assert "its merges (1 → none)" in found.sentence
+
+
+PARTS = TokenizerParts(algorithm="a1", parts={"merges": "0"}, counts={}, not_read=(), probe=None)
+
+
+def compared(old: tuple[int, ...], new: tuple[int, ...], **changes: object) -> TokenizerChange:
+    """Two tokenizers that make these ids of a text."""
+    probe = Probe(text="t1", ids=new, library="tokenizers 1")
+    sides = (Probe(text="t1", ids=old, library="tokenizers 1"), msgspec.structs.replace(probe, **changes))
+    before, after = (msgspec.structs.replace(PARTS, parts={"merges": str(n)}, probe=p) for n, p in enumerate(sides))
+    return compare_tokenizers(before, after, None)
+
+
+def test_the_first_id_that_differs_is_counted_from_one_in_words() -> None:
+    found = compared((1, 2, 3), (1, 2, 4, 5))
+    assert found.probe is not None
+    assert (found.probe.is_equal, found.probe.first_difference) == (False, 2)
+    assert (found.probe.old_ids, found.probe.new_ids, found.probe.libraries) == ((3,), (4, 5), ())
+    assert found.sentence.endswith("; a fixed text becomes other token ids, from number 3 on (3 → 4 ids)")
+
+
+def test_ids_that_only_go_on_differ_where_the_shorter_ones_end() -> None:
+    found = compared((1, 2), (1, 2, 3), library="tokenizers 2")
+    assert found.probe is not None
+    assert (found.probe.is_equal, found.probe.first_difference, found.probe.new_ids) == (False, 2, (3,))
+    assert found.probe.libraries == ("tokenizers 1", "tokenizers 2")
+
+
+def test_two_texts_and_two_ways_to_take_apart_are_not_compared() -> None:
+    assert compared((1,), (2,), text="t2").probe is None
+    other = msgspec.structs.replace(PARTS, algorithm="a2")
+    assert compare_tokenizers(PARTS, other, None).parts is None
+
+
+def test_merges_that_came_and_went_are_counted(old: Path, new: Path) -> None:
+    vocab = VOCAB | {"bc": 7, "ca": 8}
+    write(old, model={"type": "BPE", "vocab": vocab, "merges": [["a", "b"]]})
+    write(new, model={"type": "BPE", "vocab": vocab, "merges": [["b", "c"], ["c", "a"]]})
+    assert change(diff(old, new)).merges == MergesChange(added=2, removed=1)
