@@ -224,6 +224,20 @@ def test_weights_that_make_old_kv_invalid_do_so_under_whatever_runtime(tmp_path:
     assert diff_fingerprints(old, new, runtime=half).kv.status is KvStatus.INVALID
 
 
+def test_an_adapter_that_is_another_one_makes_old_kv_invalid_under_whatever_runtime(tmp_path: Path) -> None:
+    base = load_release(write_release(tmp_path / "model"))
+    old, new = (
+        with_adapters(
+            base, {"support": open_directory(write_adapter(tmp_path / f"lora{seed}", adapter_tensors(seed=seed)))}
+        )
+        for seed in (0, 1)
+    )
+    half = runtimes(tmp_path, "engine: vllm", "engine: vllm, version: 1.0.0")
+    told = diff_fingerprints(old, new, runtime=half).kv
+    assert told.status is KvStatus.INVALID
+    assert told.reasons[0].startswith("the adapter 'support' is another one")
+
+
 def test_equal_geometry_is_never_compatible(tmp_path: Path) -> None:
     """https://github.com/antirez/ds4/issues/805 (a22)"""
     old, new = write_release(tmp_path / "old"), write_release(tmp_path / "new", tensors(1))
