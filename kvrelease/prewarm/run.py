@@ -239,7 +239,7 @@ def _notes(results: Sequence[ReplicaResult], plan: Plan) -> tuple[str, ...]:
             notes.append(f"{one.url}: other clients were on the engine: its counters are no second witness")
         if one.throttled:
             notes.append(
-                f"{one.url}: requests in flight were lowered {one.throttled} times, because the server asked for it, "
+                f"{one.url}: requests in flight were lowered ({one.throttled} ×), because the server asked for it, "
                 "its queue grew, or more of them did not make it faster"
             )
     return tuple(notes)
