@@ -10,11 +10,12 @@ import httpx
 from kvrelease.config import DEFAULT_TIMEOUT_S
 from kvrelease.engines.address import Address, parse_address
 from kvrelease.engines.base import EngineClient, EngineKind, RankPin
+from kvrelease.engines.compatible import OpenAIClient
 from kvrelease.engines.connections import Connections
 from kvrelease.engines.foreign import as_list, as_object, as_text
 from kvrelease.engines.http import Transport
 from kvrelease.engines.llamacpp import LlamaCppClient
-from kvrelease.engines.openai import MODELS, OpenAIClient
+from kvrelease.engines.openai import MODELS
 from kvrelease.engines.replies import looks_like_html, parse_object, refusal
 from kvrelease.engines.retry import BACKOFF_S, MAX_RETRIES
 from kvrelease.engines.sglang import SglangClient

@@ -12,11 +12,11 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.engines.base import Capabilities, Counters, EngineIdentity, EngineKind, Observation, Request, Route
 from kvrelease.engines.foreign import as_count, as_ids, as_text, at, label
 from kvrelease.engines.http import Transport
-from kvrelease.engines.metrics import parse_metrics
-from kvrelease.engines.openai import OpenAIRoutes, labels_of, refuse_unsupported
+from kvrelease.engines.openai import labels_of, refuse_unsupported
 from kvrelease.engines.process import process_behind
 from kvrelease.engines.replies import parse_object, refusal
 from kvrelease.engines.request_fields import has_media, single_prompt
+from kvrelease.engines.server import Server
 from kvrelease.errors import UnexpectedReply, UsageError
 
 # Settings of KV's bytes or layout that no route of the server tells (b11434).
@@ -31,7 +31,7 @@ _MISS_CAUSES = (
 _ROUTELESS = (404, 405, 501)
 
 
-class LlamaCppClient:
+class LlamaCppClient(Server):
     """One llama.cpp server.
 
     A slot keeps one prompt, and a hit is any common prefix of tokens. A request that bypasses the cache replaces what
@@ -42,24 +42,8 @@ class LlamaCppClient:
 
     def __init__(self, transport: Transport, *, model: str | None = None) -> None:
         """Speaks over `transport`, which it closes; `model` None for the only one that is served."""
-        self._transport = transport
-        self._routes = OpenAIRoutes(transport, model=model)
+        super().__init__(transport, model=model)
         self._tells_start = False
-
-    @property
-    def url(self) -> str:
-        """How messages name it."""
-        return self._transport.url
-
-    @property
-    def name(self) -> str | None:
-        """The name of which `url` is one address."""
-        return self._transport.address.name
-
-    @property
-    def rank(self) -> int | None:
-        """The data-parallel rank that it is pinned to."""
-        return self._transport.rank
 
     async def identify(self) -> EngineIdentity:
         """Who answers."""
@@ -128,13 +112,7 @@ class LlamaCppClient:
 
     async def counters(self) -> Counters | None:
         """Prompt tokens seen and reused; None without `--metrics`, or in builds that do not count reuse."""
-        reply = await self._transport.get("/metrics", is_optional=True)
-        if not reply.is_ok:
-            return None
-        try:
-            metrics = parse_metrics(reply.data.decode("utf-8", "replace"), source=reply.what)
-        except UnexpectedReply:
-            return None
+        metrics = await self._metrics()
         # `prompt_tokens` leaves out what was reused.
         computed = metrics.total("llamacpp:prompt_tokens")
         cached = metrics.total("llamacpp:prompt_tokens_cached")
@@ -169,10 +147,6 @@ class LlamaCppClient:
             if not reply.is_ok:
                 raise refusal(reply, redactor=self._transport.redactor)
         return None
-
-    async def aclose(self) -> None:
-        """Closes connections; the engine keeps running."""
-        await self._transport.aclose()
 
     async def _token_ids(self, text: str) -> tuple[int, ...] | None:
         # Both are what the completion routes use; the route's own default would leave out a BOS that they add.

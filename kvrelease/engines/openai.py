@@ -1,4 +1,4 @@
-"""Any server that speaks the OpenAI protocol, and the part of that protocol that every HTTP adapter shares."""
+"""The part of the OpenAI protocol that every HTTP adapter shares: models, generations, refusals."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import re
 import msgspec
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.engines.base import Capabilities, Counters, EngineIdentity, EngineKind, Observation, Request
+from kvrelease.engines.base import EngineKind, Observation, Request
 from kvrelease.engines.foreign import as_count, as_list, as_object, as_text, at
 from kvrelease.engines.http import Transport
-from kvrelease.engines.process import process_behind
 from kvrelease.engines.replies import Reply, message_in, parse_object, refusal, server_message
 from kvrelease.engines.retry import NOT_JSON_NUMBER
 from kvrelease.engines.wire import observation, request_body, without_logprobs
@@ -20,10 +19,6 @@ from kvrelease.errors import NoModel, PromptTooLong, Refused, ServiceError, Unex
 logger = logging.getLogger(__name__)
 
 MODELS = "/v1/models"
-_MISS_CAUSES = (
-    "prefix caching is off, or the prompt is shorter than what the server caches at least",
-    "a load balancer sent the two to different replicas",
-)
 _MAX_LISTED = 10  # names in one message
 _MAX_NAME = 200  # characters of each
 
@@ -190,73 +185,6 @@ class OpenAIRoutes:
             return _names(await self.models())
         except ServiceError:
             return "the server does not list its models"
-
-
-class OpenAIClient:
-    """A server of which only the OpenAI protocol is known: no salt, no bypass, no tokenizer, no counters."""
-
-    kind = EngineKind.OPENAI
-
-    def __init__(self, transport: Transport, *, model: str | None = None) -> None:
-        """Speaks over `transport`, which it closes; `model` None for the only one that is served."""
-        self._transport = transport
-        self._routes = OpenAIRoutes(transport, model=model)
-
-    @property
-    def url(self) -> str:
-        """How messages name it."""
-        return self._transport.url
-
-    @property
-    def name(self) -> str | None:
-        """The name of which `url` is one address."""
-        return self._transport.address.name
-
-    @property
-    def rank(self) -> int | None:
-        """The data-parallel rank that it is pinned to."""
-        return self._transport.rank
-
-    async def identify(self) -> EngineIdentity:
-        """Who answers, as far as `/v1/models` tells."""
-        model = await self._routes.served()
-        return EngineIdentity(
-            kind=self.kind,
-            url=self.url,
-            version=None,
-            model=await self._routes.model_name(),
-            context_tokens=model.context_tokens,
-            process=await process_behind(self._transport.address),
-            capabilities=Capabilities(miss_causes=_MISS_CAUSES),
-            labels=labels_of(model),
-            runtime_unread=("engine", "version", "dtype", "kv_cache_dtype", "quantization", "parallel", "rope"),
-            name=self.name,
-            rank=self.rank,
-        )
-
-    async def tokenize(self, request: Request) -> tuple[int, ...] | None:  # noqa: ARG002 - the protocol's signature
-        """None: the protocol has no tokenizer."""
-        return None
-
-    async def complete(self, request: Request) -> Observation:
-        """What one request shows."""
-        refuse_unsupported(request, kind=self.kind, has_salt=False, has_bypass=False)
-        return await self._routes.complete(request)
-
-    async def counters(self) -> Counters | None:
-        """None: the protocol has no counters."""
-        return None
-
-    async def flush(self) -> bool | None:
-        """Refuses: the protocol has no way to empty a cache."""
-        raise UsageError(
-            f"{self.url} is only known to speak the OpenAI protocol, which cannot empty a cache",
-            hint="restart the engine, or name its kind with --engine",
-        )
-
-    async def aclose(self) -> None:
-        """Closes connections; the engine keeps running."""
-        await self._transport.aclose()
 
 
 def refuse_unsupported(request: Request, *, kind: EngineKind, has_salt: bool, has_bypass: bool) -> None:

@@ -21,11 +21,11 @@ from kvrelease.engines.base import Capabilities, Counters, EngineIdentity, Engin
 from kvrelease.engines.cacheability import why_nothing_is_cached
 from kvrelease.engines.foreign import as_count, as_ids, as_object, as_text, label
 from kvrelease.engines.http import Transport
-from kvrelease.engines.metrics import Metrics, parse_metrics
-from kvrelease.engines.openai import OpenAIRoutes, ServedModel, labels_of
+from kvrelease.engines.openai import ServedModel, labels_of
 from kvrelease.engines.process import of_rank, process_behind
 from kvrelease.engines.replies import looks_like_html, parse_object, refusal
 from kvrelease.engines.request_fields import has_media, single_prompt
+from kvrelease.engines.server import Server
 from kvrelease.engines.sglang_replies import extended
 from kvrelease.engines.sglang_runtime import RANK_LABEL, read_cache, read_counters, read_runtime, started
 from kvrelease.errors import ServiceError, UnexpectedReply, UsageError, WrongModel
@@ -47,33 +47,17 @@ _MISS_CAUSES = (
 _MODEL_LABELS = ("model_path", "served_model_name", "weight_version", "load_format")
 
 
-class SglangClient:
+class SglangClient(Server):
     """One SGLang server. Its salt is `extra_key`; `cache_salt` stays the tenant's own, and makes the bypass."""
 
     kind = EngineKind.SGLANG
 
     def __init__(self, transport: Transport, *, model: str | None = None) -> None:
         """Speaks over `transport`, which it closes; `model` None for the only one that is served."""
-        self._transport = transport
-        self._routes = OpenAIRoutes(transport, model=model)
+        super().__init__(transport, model=model)
         self._name: str | None = None
         self._adapters: dict[str, str] | None = None
         self._tells_start = False
-
-    @property
-    def url(self) -> str:
-        """How messages name it."""
-        return self._transport.url
-
-    @property
-    def name(self) -> str | None:
-        """The name of which `url` is one address."""
-        return self._transport.address.name
-
-    @property
-    def rank(self) -> int | None:
-        """The data-parallel rank that it is pinned to."""
-        return self._transport.rank
 
     async def identify(self) -> EngineIdentity:
         """Who answers; cache and settings as far as `/server_info` is open."""
@@ -183,10 +167,6 @@ class SglangClient:
         cache = read_cache(await self._server_info())
         return True if cache.outlives_process is False and cache.ranks == 1 else None
 
-    async def aclose(self) -> None:
-        """Closes connections; the engine keeps running."""
-        await self._transport.aclose()
-
     async def _named(self, request: Request) -> Request:
         """The request with the model's name as SGLang must be told it.
 
@@ -240,16 +220,6 @@ class SglangClient:
             info = await self._transport.find_object("/get_model_info")
         found = {name: label(as_object(info).get(name)) for name in _MODEL_LABELS}
         return {name: value for name, value in found.items() if value}
-
-    async def _metrics(self) -> Metrics:
-        """The metrics page; without samples when it is closed or something else."""
-        reply = await self._transport.get("/metrics", is_optional=True)
-        if not reply.is_ok:
-            return Metrics(())
-        try:
-            return parse_metrics(reply.data.decode("utf-8", "replace"), source=reply.what)
-        except UnexpectedReply:
-            return Metrics(())
 
 
 def checked_key(salt: str) -> str:

@@ -12,11 +12,12 @@ from kvrelease.engines.base import Capabilities, Counters, EngineIdentity, Engin
 from kvrelease.engines.cacheability import why_nothing_is_cached
 from kvrelease.engines.foreign import as_ids, as_object, as_text
 from kvrelease.engines.http import Transport
-from kvrelease.engines.metrics import Metrics, parse_metrics
-from kvrelease.engines.openai import OpenAIRoutes, labels_of
+from kvrelease.engines.metrics import Metrics
+from kvrelease.engines.openai import labels_of
 from kvrelease.engines.process import of_rank, process_behind
 from kvrelease.engines.replies import Reply, looks_like_html, parse_object, refusal
 from kvrelease.engines.request_fields import single_prompt
+from kvrelease.engines.server import Server
 from kvrelease.engines.vllm_runtime import RANK_LABEL, read_cache, read_runtime
 from kvrelease.errors import UnexpectedReply, UsageError
 
@@ -49,31 +50,15 @@ _TOKENIZE_CHAT = (
 )
 
 
-class VllmClient:
+class VllmClient(Server):
     """One vLLM server. A request that bypasses the cache still writes it, and cannot be streamed."""
 
     kind = EngineKind.VLLM
 
     def __init__(self, transport: Transport, *, model: str | None = None) -> None:
         """Speaks over `transport`, which it closes; `model` None for the only one that is served."""
-        self._transport = transport
-        self._routes = OpenAIRoutes(transport, model=model)
+        super().__init__(transport, model=model)
         self._tells_start = False
-
-    @property
-    def url(self) -> str:
-        """How messages name it."""
-        return self._transport.url
-
-    @property
-    def name(self) -> str | None:
-        """The name of which `url` is one address."""
-        return self._transport.address.name
-
-    @property
-    def rank(self) -> int | None:
-        """The data-parallel rank that it is pinned to."""
-        return self._transport.rank
 
     async def identify(self) -> EngineIdentity:
         """Who answers; the settings are told in full only in vLLM's development mode."""
@@ -182,20 +167,6 @@ class VllmClient:
         if not reply.is_ok:
             raise refusal(reply, redactor=self._transport.redactor)
         return _flush_success(reply)
-
-    async def aclose(self) -> None:
-        """Closes connections; the engine keeps running."""
-        await self._transport.aclose()
-
-    async def _metrics(self, *, is_optional: bool = True) -> Metrics:
-        """The metrics page; without samples when it is closed or something else."""
-        reply = await self._transport.get("/metrics", is_optional=is_optional)
-        if not reply.is_ok:
-            return Metrics(())
-        try:
-            return parse_metrics(reply.data.decode("utf-8", "replace"), source=reply.what)
-        except UnexpectedReply:
-            return Metrics(())
 
     async def _process(self, metrics: Metrics) -> str | None:
         # The API server's start; several API servers share one page without it.

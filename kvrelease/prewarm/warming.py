@@ -118,6 +118,11 @@ class Warming:
     def _has_slots(self) -> bool:
         return self.replica.identity.capabilities.cacheable_limit is not None
 
+    @property
+    def _resumed(self) -> frozenset[str]:
+        """Prompts of the plan that an earlier run in this process has sent."""
+        return self._past.done & frozenset(self.plan.order)
+
     async def run(self) -> None:
         """The whole run; a fault of the engine ends it and is kept."""
         try:
@@ -171,12 +176,11 @@ class Warming:
         if not self._was_asked_to_flush:
             self._past = self._journal.past(self.name, process=process)
         self._journal.follow(self.name, process=process, anew=self._was_asked_to_flush)
-        planned = frozenset(self.plan.order)
-        for prompt_id in (self._past.done | self._past.begun) & planned:
+        for prompt_id in (self._past.done | self._past.begun) & frozenset(self.plan.order):
             # What was in flight may be there in part or in whole: whatever of it hits is this release's own.
             if self.replica.tokens is not None:
                 self.replica.observer.learn(self._requests[prompt_id], self.replica.tokens[prompt_id])
-        self._schedule = Schedule(self._tree, self.plan.order, done=self._past.done & planned)
+        self._schedule = Schedule(self._tree, self.plan.order, done=self._resumed)
 
     def _proof_ids(self) -> tuple[str, ...]:
         if self.plan.proof_first:
@@ -391,7 +395,7 @@ class Warming:
             plan=self.plan,
             planned=len(self.plan.order),
             sent=self._sent.answered,
-            resumed=len(self._past.done & frozenset(self.plan.order)),
+            resumed=len(self._resumed),
             restarted=self._past.is_of_another_process,
             touched=self._touched.answered,
             errors=self._errors,
@@ -422,7 +426,7 @@ class Warming:
     def _end_of_budget(self) -> Fault | None:
         if self._ended_by is None:
             return None
-        answered = self._sent.answered + len(self._past.done & frozenset(self.plan.order))
+        answered = self._sent.answered + len(self._resumed)
         return Fault(
             where=self.name,
             exit_code=0,

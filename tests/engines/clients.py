@@ -10,8 +10,9 @@ from typing import TypeVar
 import httpx
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.engines.base import EngineClient, EngineKind, Observation, Request, Route
+from kvrelease.engines.base import Counters, EngineClient, EngineIdentity, EngineKind, Observation, Request, Route
 from kvrelease.engines.detect import open_engine
+from tests.engines.scripted import ScriptedEngine
 
 T = TypeVar("T")
 
@@ -97,3 +98,22 @@ def completion(
         top_logprobs=top,
         streams=streams,
     )
+
+
+async def identity(client: EngineClient) -> EngineIdentity:
+    return await client.identify()
+
+
+async def counters(client: EngineClient) -> Counters | None:
+    return await client.counters()
+
+
+async def flush(client: EngineClient) -> bool | None:
+    return await client.flush()
+
+
+def tokenized(engine: ScriptedEngine, request: Request) -> tuple[int, ...] | None:
+    async def main(client: EngineClient) -> tuple[int, ...] | None:
+        return await client.tokenize(request)
+
+    return use(engine.url, main)

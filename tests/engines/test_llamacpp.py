@@ -8,7 +8,7 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.engines import http
 from kvrelease.engines.base import Counters, EngineClient, EngineIdentity, EngineKind, Request
 from kvrelease.errors import ServiceTimeout, UsageError
-from tests.engines.clients import ask, chat, completion, use
+from tests.engines.clients import ask, chat, completion, counters, flush, identity, tokenized, use
 from tests.engines.scripted import Break, ScriptedEngine
 
 OTHER = "Something else entirely, that shares no word with the first prompt of all."
@@ -18,25 +18,6 @@ OTHER = "Something else entirely, that shares no word with the first prompt of a
 def engine() -> Iterator[ScriptedEngine]:
     with ScriptedEngine(EngineKind.LLAMACPP) as scripted:
         yield scripted
-
-
-async def identity(client: EngineClient) -> EngineIdentity:
-    return await client.identify()
-
-
-async def counters(client: EngineClient) -> Counters | None:
-    return await client.counters()
-
-
-async def flush(client: EngineClient) -> bool | None:
-    return await client.flush()
-
-
-def tokenized(engine: ScriptedEngine, request: Request) -> tuple[int, ...] | None:
-    async def main(client: EngineClient) -> tuple[int, ...] | None:
-        return await client.tokenize(request)
-
-    return use(engine.url, main)
 
 
 @pytest.mark.parametrize(

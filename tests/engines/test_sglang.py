@@ -6,9 +6,9 @@ import httpx
 import pytest
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.engines.base import CacheTiers, Counters, EngineClient, EngineIdentity, EngineKind, Observation, Request
+from kvrelease.engines.base import CacheTiers, Counters, EngineClient, EngineKind, Observation, Request
 from kvrelease.errors import PromptTooLong, Refused, UnexpectedReply, UsageError, WrongModel
-from tests.engines.clients import PROMPT, ask, chat, completion, use
+from tests.engines.clients import PROMPT, ask, chat, completion, counters, flush, identity, tokenized, use
 from tests.engines.scripted import Break, ScriptedEngine
 from tests.engines.scripted_model import chat_prompt, token_ids
 
@@ -17,25 +17,6 @@ from tests.engines.scripted_model import chat_prompt, token_ids
 def engine() -> Iterator[ScriptedEngine]:
     with ScriptedEngine(EngineKind.SGLANG, capacity_blocks=100) as scripted:
         yield scripted
-
-
-async def identity(client: EngineClient) -> EngineIdentity:
-    return await client.identify()
-
-
-async def counters(client: EngineClient) -> Counters | None:
-    return await client.counters()
-
-
-async def flush(client: EngineClient) -> bool | None:
-    return await client.flush()
-
-
-def tokenized(engine: ScriptedEngine, request: Request) -> tuple[int, ...] | None:
-    async def main(client: EngineClient) -> tuple[int, ...] | None:
-        return await client.tokenize(request)
-
-    return use(engine.url, main)
 
 
 def sent(engine: ScriptedEngine, field: str) -> list[object]:

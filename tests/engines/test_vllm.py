@@ -10,7 +10,7 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.engines import http, vllm
 from kvrelease.engines.base import Counters, EngineClient, EngineIdentity, EngineKind, Request, Route
 from kvrelease.errors import PromptTooLong, ServiceTimeout, UsageError
-from tests.engines.clients import ask, chat, completion, use
+from tests.engines.clients import ask, chat, completion, counters, flush, identity, tokenized, use
 from tests.engines.scripted import Break, ScriptedEngine
 
 
@@ -18,25 +18,6 @@ from tests.engines.scripted import Break, ScriptedEngine
 def engine() -> Iterator[ScriptedEngine]:
     with ScriptedEngine(EngineKind.VLLM, capacity_blocks=100) as scripted:
         yield scripted
-
-
-async def identity(client: EngineClient) -> EngineIdentity:
-    return await client.identify()
-
-
-async def counters(client: EngineClient) -> Counters | None:
-    return await client.counters()
-
-
-async def flush(client: EngineClient) -> bool | None:
-    return await client.flush()
-
-
-def tokenized(engine: ScriptedEngine, request: Request) -> tuple[int, ...] | None:
-    async def main(client: EngineClient) -> tuple[int, ...] | None:
-        return await client.tokenize(request)
-
-    return use(engine.url, main)
 
 
 def test_salts_are_key_spaces_of_their_own(engine: ScriptedEngine) -> None:
