@@ -9,7 +9,7 @@ what `kvrelease.keys` offers to people who own their cache keys. Source: docs/ke
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from blake3 import blake3
 
@@ -74,6 +74,18 @@ def cacheable_tokens(prompt_tokens: int, block_tokens: int) -> int:
         DESIGN, section 8, item 5.
     """
     return cacheable_blocks(prompt_tokens, block_tokens) * block_tokens
+
+
+def common_prefix(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
+    """Length of the longest common prefix; by halving, since comparing slices is far faster than comparing items."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:

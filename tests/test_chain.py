@@ -6,7 +6,7 @@ import struct
 import blake3
 import pytest
 
-from kvrelease.chain import block_keys, cacheable_blocks, cacheable_tokens, prefix_hashes
+from kvrelease.chain import block_keys, cacheable_blocks, cacheable_tokens, common_prefix, prefix_hashes
 
 
 def naive_keys(tokens: list[int], block: int, namespace: str | None, salt: str | None) -> list[bytes]:
@@ -83,3 +83,12 @@ def test_the_block_of_the_last_token_is_never_cacheable(prompt_tokens: int, bloc
 )
 def test_the_last_token_is_never_cacheable(tokens: int, block: int, cacheable: int) -> None:
     assert cacheable_tokens(tokens, block) == cacheable
+
+
+def test_the_common_prefix_is_the_longest_one() -> None:
+    rng = random.Random(4)
+    for _ in range(200):
+        one, other = ([rng.randrange(2) for _ in range(rng.randint(0, 9))] for _ in range(2))
+        pairs = zip(one, other, strict=False)
+        expected = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+        assert common_prefix(one, other) == expected

@@ -67,7 +67,7 @@ def keep(tree: PrefixTree, *, weights: Mapping[str, float], room_blocks: int | N
         by_value = worth.fill(candidates, room_blocks=room_blocks, per_block=False)
         chosen = max(by_density, by_value, key=worth.of)
     senders = worth.ordered(_without_covered(tree, chosen))
-    resident = _covered(tree, senders)
+    resident = tree.covered(senders)
     ends = {prompt_id: tree.branches[prompt_id].segment for prompt_id in tree.order}
     left_out = [prompt_id for prompt_id, end in ends.items() if end is not None and end not in resident]
     value = worth.of(senders)
@@ -97,7 +97,7 @@ class _Worth:
 
     def of(self, prompt_ids: Collection[str]) -> float:
         """What the blocks of some prompts save when all of them are resident."""
-        return sum(self._saved[index] for index in _covered(self._tree, prompt_ids))
+        return sum(self._saved[index] for index in self._tree.covered(prompt_ids))
 
     def fill(self, candidates: Sequence[str], *, room_blocks: int, per_block: bool) -> frozenset[str]:
         """The candidates that are taken, best first, as long as what each adds still fits."""
@@ -193,19 +193,9 @@ def _ends(tree: PrefixTree) -> tuple[str, ...]:
     return tuple(best.values())
 
 
-def _covered(tree: PrefixTree, prompt_ids: Collection[str]) -> set[int]:
-    covered: set[int] = set()
-    for prompt_id in prompt_ids:
-        index = tree.branches[prompt_id].segment
-        while index is not None and index not in covered:
-            covered.add(index)
-            index = tree.segments[index].parent
-    return covered
-
-
 def _without_covered(tree: PrefixTree, chosen: frozenset[str]) -> tuple[str, ...]:
     """The chosen, without those whose whole way another of them goes as well."""
-    parents = {tree.segments[index].parent for index in _covered(tree, chosen)}
+    parents = {tree.segments[index].parent for index in tree.covered(chosen)}
     return tuple(sorted(prompt_id for prompt_id in chosen if tree.branches[prompt_id].segment not in parents))
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from kvrelease.chain import common_prefix
+
 # llama.cpp's `--slot-prompt-similarity`. Source: llama.cpp b11434, common/common.h (`slot_prompt_similarity`).
 DEFAULT_SIMILARITY = 0.1
 
@@ -119,15 +121,3 @@ class SlotCache:
             if shared[best] / len(symbols) > self._similarity:
                 return best
         return min(idle, key=lambda slot: (self._used_at[slot], -slot))
-
-
-def common_prefix(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
-    """Length of the longest common prefix; by halving, since comparing slices is far faster than comparing items."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

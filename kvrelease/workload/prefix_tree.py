@@ -9,7 +9,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 
 import msgspec
 
-from kvrelease.chain import TOKEN_BYTES, cacheable_tokens, pack_tokens
+from kvrelease.chain import TOKEN_BYTES, cacheable_tokens, common_prefix, pack_tokens
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +146,7 @@ class PrefixTree(msgspec.Struct, frozen=True, kw_only=True):
 
     def blocks_of(self, prompt_ids: Collection[str]) -> int:
         """Different cacheable blocks of some of the prompts: what they occupy when all are resident."""
-        tokens = sum(self.segments[index].tokens for index in self._covered(prompt_ids))
+        tokens = sum(self.segments[index].tokens for index in self.covered(prompt_ids))
         return tokens // self.block_tokens
 
     def lower_bound_tokens(self, sent: Collection[str] | None = None) -> int:
@@ -162,12 +162,12 @@ class PrefixTree(msgspec.Struct, frozen=True, kw_only=True):
             DESIGN, section 8, item 5; tested against a simulated cache over all orders.
         """
         ids = set(self.senders() if sent is None else sent)
-        covered = self._covered(ids)
+        covered = self.covered(ids)
         given = {self.branches[prompt_id].continued_by for prompt_id in ids} & covered
         tails = sum(self.branches[prompt_id].tail_tokens for prompt_id in ids)
         return sum(self.segments[index].tokens for index in covered) + tails - len(given) * self.block_tokens
 
-    def _covered(self, prompt_ids: Collection[str]) -> set[int]:
+    def covered(self, prompt_ids: Collection[str]) -> set[int]:
         """Indices of the segments that some prompts go through."""
         covered: set[int] = set()
         for prompt_id in prompt_ids:
@@ -246,7 +246,7 @@ def _grow(root: _Node, cuts: Sequence[tuple[int, bytes]], *, block_bytes: int) -
     ends = []
     for position, (space, cut) in enumerate(cuts):
         previous_space, previous = cuts[position - 1] if position else (space, b"")
-        common = _common_bytes(previous, cut) // block_bytes if space == previous_space else 0
+        common = common_prefix(previous, cut) // block_bytes if space == previous_space else 0
         while open_nodes[-1].end > common:
             node = open_nodes.pop()
             node.last = position
@@ -287,15 +287,3 @@ def _number(root: _Node, *, block_tokens: int) -> tuple[Segment, ...]:
         )
         waiting += [(child, node) for child in reversed(node.children)]
     return tuple(segments)
-
-
-def _common_bytes(one: bytes, other: bytes) -> int:
-    """Length of the longest common prefix; by halving, since comparing slices is far faster than comparing items."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import random
-
-from kvrelease.simulator.slots import SlotCache, common_prefix
+from kvrelease.simulator.slots import SlotCache
 
 LONG = list(range(100))
 
@@ -44,12 +42,3 @@ def test_what_a_slot_held_beyond_the_common_start_is_lost() -> None:
     cache.request([*range(30), 5])
     assert cache.evicted == 70
     assert cache.request(LONG) == 30
-
-
-def test_the_common_prefix_is_the_longest_one() -> None:
-    rng = random.Random(4)
-    for _ in range(200):
-        one, other = ([rng.randrange(2) for _ in range(rng.randint(0, 9))] for _ in range(2))
-        pairs = zip(one, other, strict=False)
-        expected = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
-        assert common_prefix(one, other) == expected
