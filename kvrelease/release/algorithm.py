@@ -6,23 +6,24 @@ so that digests of two makings are never equal, and never compared.
 
 from __future__ import annotations
 
-FAMILY = "kvfp1"
+# Of the encoding; all names begin with it.
+EDITION = "kvfp1"
 
 # Every byte of every tensor, and samples of them.
-FULL_ALGORITHM = f"{FAMILY}-full"
-FAST_ALGORITHM = f"{FAMILY}-fast"
+FULL_ALGORITHM = f"{EDITION}-full"
+FAST_ALGORITHM = f"{EDITION}-fast"
 # In front of one tensor's dtype, shape and bytes.
-PAYLOAD_PURPOSE = f"{FAMILY} payload"
-CONFIG_ALGORITHM = f"{FAMILY}-config"
-TOKENIZER_ALGORITHM = f"{FAMILY}-tokenizer"
-TEMPLATE_ALGORITHM = f"{FAMILY}-template"
-GENERATION_ALGORITHM = f"{FAMILY}-generation"
-ADAPTER_ALGORITHM = f"{FAMILY}-adapter"
-ADAPTER_CONFIG_ALGORITHM = f"{FAMILY}-adapter-config"
-STORED_ALGORITHM = f"{FAMILY}-stored"
+PAYLOAD_PURPOSE = f"{EDITION} payload"
+CONFIG_ALGORITHM = f"{EDITION}-config"
+TOKENIZER_ALGORITHM = f"{EDITION}-tokenizer"
+TEMPLATE_ALGORITHM = f"{EDITION}-template"
+GENERATION_ALGORITHM = f"{EDITION}-generation"
+ADAPTER_ALGORITHM = f"{EDITION}-adapter"
+ADAPTER_CONFIG_ALGORITHM = f"{EDITION}-adapter-config"
+STORED_ALGORITHM = f"{EDITION}-stored"
 # Of tensors that were not read, in a diff alone: what a place's own hashes of their files prove, and what headers do.
-STATED_ALGORITHM = f"{FAMILY}-stated"
-HEADERS_ALGORITHM = f"{FAMILY}-headers"
+STATED_ALGORITHM = f"{EDITION}-stated"
+HEADERS_ALGORITHM = f"{EDITION}-headers"
 
 
 def name_of(digest: str) -> str:
@@ -30,6 +31,11 @@ def name_of(digest: str) -> str:
     return digest.partition(":")[0]
 
 
-def family_of(digest: str) -> str:
-    """The family that an `algorithm:hex` belongs to, such as `kvfp1` of `kvfp1-full/llama.1:…`."""
+def edition_of(digest: str) -> str:
+    """The edition that made an `algorithm:hex`, such as `kvfp1` of `kvfp1-full/llama.1:…`."""
     return name_of(digest).partition("-")[0]
+
+
+# The names until the last two modules that use them (kv_verdict.py, pair.py) follow.
+FAMILY = EDITION
+family_of = edition_of

@@ -16,7 +16,7 @@ def compare_config(old: Fingerprint, new: Fingerprint) -> tuple[ConfigChange, ..
 
     Args:
         old: the release before.
-        new: the one after, of the same format and family of algorithms.
+        new: the one after, of the same format and edition of the algorithms.
     """
     (before, _), (after, _) = split_config(old), split_config(new)
     filled: set[str] = set()

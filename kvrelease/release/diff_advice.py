@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from kvrelease.release.algorithm import FAMILY, family_of
+from kvrelease.release.algorithm import EDITION, edition_of
 from kvrelease.release.diff_record import Diff, KvStatus
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE
@@ -43,7 +43,7 @@ def advice(found: Diff, *, old: Fingerprint, new: Fingerprint) -> tuple[str, ...
 def _what_tells(found: Diff, old: Fingerprint, new: Fingerprint) -> str | None:
     """How what is unknown becomes known; None where the reason says it, or nothing could."""
     sides = (old, new)
-    partial = [side for side in sides if family_of(side.digests.kv) != FAMILY or side.mode is not Mode.FULL]
+    partial = [side for side in sides if edition_of(side.digests.kv) != EDITION or side.mode is not Mode.FULL]
     alone = [side for side in sides if side.rule.name == ADAPTER_RULE]
     bare = [side for side in sides if side.config is None]
     if alone:

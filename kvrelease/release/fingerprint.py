@@ -9,7 +9,7 @@ import msgspec
 from kvrelease.artifacts import Artifact, JsonObject, ReleaseRef
 from kvrelease.errors import InputError, UnsupportedRelease
 from kvrelease.release.adapter import AdapterDigest
-from kvrelease.release.algorithm import FAMILY, family_of
+from kvrelease.release.algorithm import EDITION, edition_of
 from kvrelease.release.content import Format
 from kvrelease.release.details import Details
 from kvrelease.release.digests import LayerDigest
@@ -106,11 +106,11 @@ def require_current(found: Fingerprint) -> None:
     Raises:
         UnsupportedRelease: its names would be others than those that everybody makes today.
     """
-    family = family_of(found.digests.kv)
-    if family != FAMILY:
+    edition = edition_of(found.digests.kv)
+    if edition != EDITION:
         raise UnsupportedRelease(
             f"reading the fingerprint of {found.release.source}: kvrelease {found.tool} saved it, with digests of "
-            f"{family}; this version makes {FAMILY}, and names of the two are never the same",
+            f"{edition}; this version makes {EDITION}, and names of the two are never the same",
             hint=f"fingerprint the release again: kvrelease fingerprint {shlex.quote(found.release.source)}",
         )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from kvrelease.errors import DamagedFile, InputError
 from kvrelease.printable import listed
 from kvrelease.release.address import is_elsewhere
-from kvrelease.release.algorithm import FAMILY, family_of, name_of
+from kvrelease.release.algorithm import EDITION, edition_of, name_of
 from kvrelease.release.auto_map import names_code
 from kvrelease.release.check import PUBLISHED_NAME
 from kvrelease.release.content import Format
@@ -42,7 +42,8 @@ _ROLES = frozenset({FileRole.WEIGHTS, FileRole.CONFIG, FileRole.CODE})
 def require_consistent(found: Fingerprint, *, where: str) -> None:
     """Checks that a fingerprint's digests are those of the tensors, configuration and code that it names.
 
-    What another family of algorithms made, or a rule of a later version, is checked as far as this version knows it.
+    What another edition of the algorithms made, or a rule of a later version, is checked as far as this version knows
+    it.
 
     Args:
         found: as it was read.
@@ -51,7 +52,7 @@ def require_consistent(found: Fingerprint, *, where: str) -> None:
     Raises:
         DamagedFile: they are not; the error says which.
     """
-    if family_of(found.digests.kv) != FAMILY:
+    if edition_of(found.digests.kv) != EDITION:
         return
     hint = f"fingerprint the release again: kvrelease fingerprint {shlex.quote(found.release.source)}"
     try:

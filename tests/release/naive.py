@@ -181,21 +181,21 @@ def inside(rest: str, table: Any, is_quantized: bool) -> str | None:
     return None
 
 
-def weights_digest(found: dict[str, bytes], *, family: str = "kvfp1-full") -> str:
+def weights_digest(found: dict[str, bytes], *, algorithm: str = "kvfp1-full") -> str:
     """Of payloads, or of samples under `kvfp1-fast`."""
-    return f"{family}:" + digest(f"{family} weights", pairs(found)).hex()
+    return f"{algorithm}:" + digest(f"{algorithm} weights", pairs(found)).hex()
 
 
 def fast_digest(directory: Path, *, tied: bool = False) -> str:
     found = samples(directory)
     if tied and found.get("lm_head.weight") == found["model.embed_tokens.weight"]:
         del found["lm_head.weight"]
-    return weights_digest(found, family="kvfp1-fast")
+    return weights_digest(found, algorithm="kvfp1-fast")
 
 
-def release_digest(parts: dict[str, str | None], *, family: str = "kvfp1-full") -> str:
+def release_digest(parts: dict[str, str | None], *, algorithm: str = "kvfp1-full") -> str:
     known = {name: part for name, part in parts.items() if part is not None}
-    return f"{family}:" + digest(f"{family} release", [value(known)]).hex()
+    return f"{algorithm}:" + digest(f"{algorithm} release", [value(known)]).hex()
 
 
 def adapter_digest(directory: Path, *, canonical: dict[str, object]) -> str:

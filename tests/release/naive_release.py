@@ -84,9 +84,9 @@ def without_tied(found: dict[str, bytes], config: Configuration) -> dict[str, by
     return {name: item for name, item in found.items() if not (is_copy and name == output)}
 
 
-def kv(found: dict[str, bytes], config: Configuration, code: dict[str, bytes], family: str) -> tuple[str, list[str]]:
+def kv(found: dict[str, bytes], config: Configuration, code: dict[str, bytes], base: str) -> tuple[str, list[str]]:
     """The kv digest, and those of the layers."""
-    algorithm, cached = f"{family}/{config.rule}", config.layers or 1
+    algorithm, cached = f"{base}/{config.rule}", config.layers or 1
     entries, by_layer = config.entries, {0: found}
     if config.layers is not None:
         table = naive.rule_table(config.rule)
@@ -116,16 +116,16 @@ def release(directory: Path) -> Json:
         "generation": generation(directory, config.stated),
     }
     found: Json = {"canonical": config.entries, **parts}
-    for family, tensors in (("kvfp1-full", naive.payloads(directory)), ("kvfp1-fast", naive.samples(directory))):
+    for algorithm, tensors in (("kvfp1-full", naive.payloads(directory)), ("kvfp1-fast", naive.samples(directory))):
         counted = without_tied(tensors, config)
-        weights = naive.weights_digest(counted, family=family)
-        digest_of_kv, layers = kv(counted, config, code, family)
-        found[family] = {
+        weights = naive.weights_digest(counted, algorithm=algorithm)
+        digest_of_kv, layers = kv(counted, config, code, algorithm)
+        found[algorithm] = {
             "tensors": {name: item.hex() for name, item in sorted(counted.items())},
             "weights": weights,
             "layers": layers,
             "kv": digest_of_kv,
-            "release": naive.release_digest({"weights": weights, **parts}, family=family),
+            "release": naive.release_digest({"weights": weights, **parts}, algorithm=algorithm),
         }
     return found | {"kv name": naive.kv_name(found["kvfp1-full"]["kv"])}
 

@@ -68,7 +68,7 @@ def published() -> JsonObject:
 
 
 def test_the_names_are_frozen_as_they_are_published(request: pytest.FixtureRequest) -> None:
-    """Whatever changes this file renames digests that people hold: it needs another family's name than `kvfp1`."""
+    """Whatever changes this file renames digests that people hold: it needs another edition than `kvfp1`."""
     text = json.dumps(published(), indent=1) + "\n"
     if request.config.getoption("--update-golden"):
         NAMES.write_text(text, encoding="utf-8")

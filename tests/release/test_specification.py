@@ -37,10 +37,10 @@ def name_of(case: dict[str, Any]) -> str:
 def release_of(directory: Path) -> JsonObject:
     """Every digest of a release, in both modes."""
     found: JsonObject = {}
-    for mode, family in ((Mode.FULL, "kvfp1-full"), (Mode.FAST, "kvfp1-fast")):
+    for mode, algorithm in ((Mode.FULL, "kvfp1-full"), (Mode.FAST, "kvfp1-fast")):
         read = load_release(directory, mode=mode)
         digests = read.digests
-        found[family] = {
+        found[algorithm] = {
             "tensors": read.tensor_digests,
             "weights": digests.weights,
             "layers": [layer.digest for layer in read.layers],
