@@ -22,7 +22,7 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.release.draft_heads import draft_head_of
 from kvrelease.release.families import FAMILY_OF_TYPE, HEAD_SUFFIX, family_of_rule
 from kvrelease.release.families.family import Family, KeyEffect, Reach
-from kvrelease.release.families.heads import MAX_LAYERS
+from kvrelease.release.families.layer_types import MAX_LAYERS
 from kvrelease.release.kinds import why_beyond_rules
 from kvrelease.release.model_config import ModelConfig
 from kvrelease.release.quantization import is_quantized

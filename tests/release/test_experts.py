@@ -369,6 +369,7 @@ def test_two_ways_to_say_one_thing_are_equal(model: str, stated: JsonObject, mea
         ("qwen3-next-80b-a3b", {"layer_types": ["full_attention"] * 48}),
         ("qwen3-next-80b-a3b", {"partial_rotary_factor": 1.0}),
         ("qwen3-next-80b-a3b", {"partial_rotary_factor": None}),  # not the default of an absent one
+        ("glm-4.5-air", {"partial_rotary_factor": None}),
         ("qwen1.5-moe", {"use_sliding_window": True}),
         ("gpt-oss-20b", {"rope_parameters": {"rope_type": "default"}, "rope_scaling": None}),
         ("gpt-oss-20b", {"quantization_config": None}),

@@ -8,10 +8,6 @@ finegrained_fp8.py (`FP8Experts`); vllm 0.32.0, model_executor/layers/fused_moe 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from kvrelease.artifacts import JsonObject
-from kvrelease.release.canonical import same_value
 from kvrelease.release.families.family import Reach
 from kvrelease.release.families.pretrained import HARMLESS_KEYS
 
@@ -35,30 +31,3 @@ def stacked_experts(block: str) -> dict[str, Reach]:
     return {
         f"{block}.experts.{name}{suffix}": Reach.NEXT for name in ("gate_up_proj", "down_proj") for suffix in suffixes
     }
-
-
-def rename_keys(entries: JsonObject, warnings: list[str], names: Mapping[str, str]) -> None:
-    """One name for each of several that a model type reads alike, in place.
-
-    Args:
-        entries: of `config.json`, absent keys not filled in yet.
-        warnings: takes contradictions; keys that contradict each other stay, and count.
-        names: other name → the one that the library writes (`attribute_map`).
-    """
-    for other, name in names.items():
-        if other not in entries:
-            continue
-        if name not in entries or same_value(entries[name], entries[other]):
-            entries[name] = entries.pop(other)
-        else:
-            warnings.append(
-                f"config.json says {name} {entries[name]!r} and {other} {entries[other]!r}, which are one thing; "
-                "engines differ"
-            )
-
-
-def default_rotary_part(entries: JsonObject, factor: float) -> None:
-    """How much of a head is rotated where the file does not say, in place, before notations are unified."""
-    chosen = entries.get("rope_scaling") or entries.get("rope_parameters") or {}
-    if "partial_rotary_factor" not in entries and isinstance(chosen, dict) and "partial_rotary_factor" not in chosen:
-        entries["partial_rotary_factor"] = factor

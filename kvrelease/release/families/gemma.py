@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.release.families.family import Family, Reach
-from kvrelease.release.families.layer_types import every_nth_is_full
+from kvrelease.release.families.layer_types import every_nth, fill_in_layer_types
 from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, SANDWICH_NORMS, gated_mlp
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS, HARMLESS_KEYS
 
@@ -62,8 +62,8 @@ _TYPES: Mapping[str, JsonObject] = {
 
 def _derive(entries: JsonObject) -> None:
     """Every second layer of a Gemma 2 is full."""
-    if entries["model_type"] == "gemma2" and entries["layer_types"] is None:
-        entries["layer_types"] = every_nth_is_full(entries, 2)
+    if entries["model_type"] == "gemma2":
+        fill_in_layer_types(entries, every_nth(entries, 2))
 
 
 def refuse_both_ways(entries: JsonObject) -> str | None:

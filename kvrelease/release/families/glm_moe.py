@@ -7,18 +7,13 @@ configuration_glm4_moe.py (`__post_init__`); vllm 0.32.0, model_executor/models/
 from __future__ import annotations
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.release.families.experts import (
-    HARMLESS_OF_EXPERTS,
-    default_rotary_part,
-    rename_keys,
-    separate_experts,
-    stacked_experts,
-)
+from kvrelease.release.families.experts import HARMLESS_OF_EXPERTS, separate_experts, stacked_experts
 from kvrelease.release.families.family import Family, Reach
 from kvrelease.release.families.heads import derive_heads
+from kvrelease.release.families.notation import rename_keys
 from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, NORMS, QK_NORMS, gated_mlp
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS
-from kvrelease.release.families.rope import unify_rope
+from kvrelease.release.families.rope import default_rotary_part, unify_rope
 
 
 def _unify(entries: JsonObject, warnings: list[str]) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.release.canonical import same_value
 from kvrelease.release.families.family import Family, Reach
+from kvrelease.release.families.notation import rename_keys
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS, HARMLESS_KEYS
 
 # Other names that transformers takes for its own.
@@ -58,15 +58,7 @@ _TYPES: Mapping[str, JsonObject] = {
 
 
 def _notation(entries: JsonObject, warnings: list[str]) -> None:
-    for spelling, name in _SPELLINGS.items():
-        if entries.get(spelling) is None:
-            entries.pop(spelling, None)
-        elif entries.get(name) is None or same_value(entries[name], entries[spelling]):
-            entries[name] = entries.pop(spelling)
-        else:
-            warnings.append(
-                f"config.json says {name} {entries[name]!r} and {spelling} {entries[spelling]!r}; engines differ"
-            )
+    rename_keys(entries, warnings, _SPELLINGS, is_null_absent=True)
 
 
 def _refuse(entries: JsonObject) -> str | None:

@@ -8,9 +8,11 @@ vllm 0.32.0, model_executor/models/gpt_oss.py (`hf_to_vllm_mapper`).
 from __future__ import annotations
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.release.families.experts import HARMLESS_OF_EXPERTS, rename_keys, separate_experts, stacked_experts
+from kvrelease.release.families.experts import HARMLESS_OF_EXPERTS, separate_experts, stacked_experts
 from kvrelease.release.families.family import Family, Reach
-from kvrelease.release.families.heads import MAX_LAYERS, derive_heads
+from kvrelease.release.families.heads import derive_heads
+from kvrelease.release.families.layer_types import every_nth, fill_in_layer_types
+from kvrelease.release.families.notation import rename_keys
 from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, NORMS
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS
 from kvrelease.release.families.rope import unify_rope
@@ -35,9 +37,7 @@ def _unify(entries: JsonObject, warnings: list[str]) -> None:
 
 def _derive(entries: JsonObject) -> None:
     derive_heads(entries)
-    layers = entries.get("num_hidden_layers")
-    if entries.get("layer_types") is None and isinstance(layers, int) and layers < MAX_LAYERS:
-        entries["layer_types"] = ["full_attention" if layer % 2 else "sliding_attention" for layer in range(layers)]
+    fill_in_layer_types(entries, every_nth(entries, 2))
 
 
 GPT_OSS = Family(

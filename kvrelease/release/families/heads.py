@@ -6,9 +6,7 @@ Sources: transformers 5.24.0, models/{llama,mistral,qwen2,qwen3}/configuration_*
 from __future__ import annotations
 
 from kvrelease.artifacts import JsonObject
-
-# A hostile configuration must not make a list of a billion layers.
-MAX_LAYERS = 10_000
+from kvrelease.release.families.layer_types import FULL, WINDOWED, fill_in_layer_types, of_each_layer
 
 
 def derive_heads(entries: JsonObject) -> None:
@@ -28,17 +26,9 @@ def derive_heads_and_windows(entries: JsonObject) -> None:
     is_windowed = bool(entries["use_sliding_window"])
     if not is_windowed:
         entries["sliding_window"] = None
-    _write_out_layer_types(entries)
+    first, has_window = entries.get("max_window_layers"), entries.get("sliding_window") is not None
+    if isinstance(first, int):
+        meant = of_each_layer(entries, lambda layer: WINDOWED if has_window and layer >= first else FULL)
+        fill_in_layer_types(entries, meant)
     if not is_windowed:
         entries["max_window_layers"] = None  # what it would say is in layer_types
-
-
-def _write_out_layer_types(entries: JsonObject) -> None:
-    layers, first = entries.get("num_hidden_layers"), entries.get("max_window_layers")
-    if entries.get("layer_types") is not None or not isinstance(layers, int) or not isinstance(first, int):
-        return
-    if layers < MAX_LAYERS:
-        windowed = entries.get("sliding_window") is not None
-        entries["layer_types"] = [
-            "sliding_attention" if windowed and layer >= first else "full_attention" for layer in range(layers)
-        ]

@@ -11,10 +11,10 @@ from __future__ import annotations
 import functools
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.release.canonical import same_value
-from kvrelease.release.families.experts import rename_keys
 from kvrelease.release.families.family import Family, Reach
-from kvrelease.release.families.heads import MAX_LAYERS, derive_heads
+from kvrelease.release.families.heads import derive_heads
+from kvrelease.release.families.layer_types import FULL, fill_in_layer_types, of_each_layer, settle_layer_types
+from kvrelease.release.families.notation import rename_keys
 from kvrelease.release.families.parts import FUSED_QUERY
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS, HARMLESS_KEYS
 from kvrelease.release.families.rope import unify_rope
@@ -31,21 +31,13 @@ def _unify(entries: JsonObject, warnings: list[str]) -> None:
 def _derive(entries: JsonObject) -> None:
     """Which layers attend, written out of their numbers; where both are said and differ, both stay."""
     derive_heads(entries)
-    layers, attending = entries.get("num_hidden_layers"), entries.get("full_attn_idxs")
-    if not isinstance(layers, int) or layers >= MAX_LAYERS:
-        return
+    attending = entries.get("full_attn_idxs")
     if attending is None:
-        if entries.get("layer_types") is None:
-            entries["layer_types"] = ["full_attention"] * layers
-        return
-    if not isinstance(attending, list):
-        return
-    numbers = {number for number in attending if isinstance(number, int | float)}  # a list may hold anything, and much
-    by_number = ["full_attention" if layer in numbers else "conv" for layer in range(layers)]
-    if entries.get("layer_types") is None:
-        entries["layer_types"] = by_number
-    if same_value(entries["layer_types"], by_number):
-        entries["full_attn_idxs"] = None
+        fill_in_layer_types(entries, of_each_layer(entries, lambda _: FULL))
+    elif isinstance(attending, list):
+        numbers = {number for number in attending if isinstance(number, int | float)}  # it may hold anything, and much
+        by_number = of_each_layer(entries, lambda layer: FULL if layer in numbers else "conv")
+        settle_layer_types(entries, by_number, said_by="full_attn_idxs")
 
 
 def _refuse(entries: JsonObject) -> str | None:

@@ -12,7 +12,7 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.release.canonical import same_value
 from kvrelease.release.families.family import Family, Reach
 from kvrelease.release.families.heads import derive_heads
-from kvrelease.release.families.layer_types import every_nth_is_full
+from kvrelease.release.families.layer_types import every_nth, fill_in_layer_types
 from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, QK_NORMS, gated_mlp
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS, HARMLESS_KEYS
 from kvrelease.release.families.rope import unify_layered_rope, unify_rope
@@ -56,8 +56,8 @@ def _notation(entries: JsonObject, warnings: list[str]) -> None:
 
 def _derive(entries: JsonObject) -> None:
     derive_heads(entries)
-    if entries["model_type"] == "olmo3" and entries["layer_types"] is None:
-        entries["layer_types"] = every_nth_is_full(entries, 4)
+    if entries["model_type"] == "olmo3":
+        fill_in_layer_types(entries, every_nth(entries, 4))
 
 
 OLMO = Family(

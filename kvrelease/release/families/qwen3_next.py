@@ -10,20 +10,14 @@ model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py (`get_state_shape`).
 from __future__ import annotations
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.release.canonical import same_value
-from kvrelease.release.families.experts import (
-    HARMLESS_OF_EXPERTS,
-    default_rotary_part,
-    separate_experts,
-    stacked_experts,
-)
+from kvrelease.release.families.experts import HARMLESS_OF_EXPERTS, separate_experts, stacked_experts
 from kvrelease.release.families.family import Family, Reach
-from kvrelease.release.families.heads import MAX_LAYERS
+from kvrelease.release.families.layer_types import every_nth, settle_layer_types
 from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, NORMS, QK_NORMS, gated_mlp
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS
-from kvrelease.release.families.rope import unify_rope
+from kvrelease.release.families.rope import default_rotary_part, unify_rope
 
-_FULL_ATTENTION_INTERVAL = 4
+_INTERVAL, _DEFAULT_INTERVAL = "full_attention_interval", 4
 
 
 def _unify(entries: JsonObject, warnings: list[str]) -> None:
@@ -35,17 +29,8 @@ def _unify(entries: JsonObject, warnings: list[str]) -> None:
 
 def _derive(entries: JsonObject) -> None:
     """Which layers attend, written out of the interval; where both are said and differ, both stay."""
-    layers, interval = (
-        entries.get("num_hidden_layers"),
-        entries.get("full_attention_interval", _FULL_ATTENTION_INTERVAL),
-    )
-    if not isinstance(layers, int) or not isinstance(interval, int) or layers >= MAX_LAYERS or interval < 1:
-        return
-    by_interval = ["linear_attention" if (layer + 1) % interval else "full_attention" for layer in range(layers)]
-    if entries.get("layer_types") is None:
-        entries["layer_types"] = by_interval
-    if same_value(entries["layer_types"], by_interval):
-        entries.pop("full_attention_interval", None)
+    by_interval = every_nth(entries, entries.get(_INTERVAL, _DEFAULT_INTERVAL), other="linear_attention")
+    settle_layer_types(entries, by_interval, said_by=_INTERVAL)
 
 
 QWEN3_NEXT = Family(
@@ -110,7 +95,7 @@ QWEN3_NEXT = Family(
     },
     fused=FUSED_QUERY,
     harmless=HARMLESS_OF_EXPERTS,
-    affecting=AFFECTING_KEYS | {"full_attention_interval", "use_sliding_window"},
+    affecting=AFFECTING_KEYS | {_INTERVAL, "use_sliding_window"},
     notation=_unify,
     derive=_derive,
 )

@@ -8,9 +8,11 @@ model_executor/models/{qwen2_moe,qwen3_moe}.py.
 from __future__ import annotations
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.release.families.experts import HARMLESS_OF_EXPERTS, rename_keys, separate_experts, stacked_experts
+from kvrelease.release.families.experts import HARMLESS_OF_EXPERTS, separate_experts, stacked_experts
 from kvrelease.release.families.family import Family, Reach
-from kvrelease.release.families.heads import MAX_LAYERS, derive_heads
+from kvrelease.release.families.heads import derive_heads
+from kvrelease.release.families.layer_types import FULL, WINDOWED, fill_in_layer_types, of_each_layer
+from kvrelease.release.families.notation import rename_keys
 from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, NORMS, QK_NORMS, gated_mlp
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS
 from kvrelease.release.families.rope import unify_rope
@@ -50,17 +52,13 @@ def _derive(entries: JsonObject) -> None:
     derive_heads(entries)
     if not entries["use_sliding_window"]:
         entries["sliding_window"] = None
-    if entries.get("model_type") != "qwen2_moe" or entries.get("layer_types") is not None:
-        return
-    layers, last = entries.get("num_hidden_layers"), entries.get("max_window_layers")
-    if isinstance(layers, int) and isinstance(last, int) and layers < MAX_LAYERS:
+    last, is_windowed = entries.get("max_window_layers"), bool(entries["use_sliding_window"])
+    if entries.get("model_type") == "qwen2_moe" and isinstance(last, int):
         # Every other one of the first layers: not as in Qwen2.
-        entries["layer_types"] = [
-            "sliding_attention"
-            if entries["use_sliding_window"] and layer < last and layer % 2 == 0
-            else "full_attention"
-            for layer in range(layers)
-        ]
+        meant = of_each_layer(
+            entries, lambda layer: WINDOWED if is_windowed and layer < last and layer % 2 == 0 else FULL
+        )
+        fill_in_layer_types(entries, meant)
 
 
 QWEN_MOE = Family(

@@ -60,6 +60,17 @@ def unify_rope(
         _drop_what_is_said(entries, warnings, key=key, said=rope.get(name))
 
 
+def default_rotary_part(entries: JsonObject, factor: float) -> None:
+    """How much of a head is rotated where the file does not say, in place, before notations are unified.
+
+    For the rules `glm-moe.1` and `qwen3-next.1`, which were published so: to `default_factor` a null is not said, and
+    stays beside the default; here it says that there is no factor. Both are frozen; a further rule takes the other.
+    """
+    chosen = entries.get("rope_scaling") or entries.get("rope_parameters") or {}
+    if "partial_rotary_factor" not in entries and isinstance(chosen, dict) and "partial_rotary_factor" not in chosen:
+        entries["partial_rotary_factor"] = factor
+
+
 def unify_layered_rope(
     entries: JsonObject, warnings: list[str], *, thetas: Mapping[str, tuple[str, float]], scaled: str
 ) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.release.families.family import Family
-from kvrelease.release.families.heads import MAX_LAYERS, derive_heads
+from kvrelease.release.families.heads import derive_heads
+from kvrelease.release.families.layer_types import FULL, WINDOWED, fill_in_layer_types, of_each_layer
 from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, NORMS, gated_mlp
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS, HARMLESS_KEYS
 from kvrelease.release.families.rope import unify_rope
@@ -55,17 +56,19 @@ def _notation(entries: JsonObject, warnings: list[str]) -> None:
 def _derive(entries: JsonObject) -> None:
     """Which layers rotate (1) and which don't (0), and what those that don't attend to."""
     derive_heads(entries)
-    layers, interval = entries["num_hidden_layers"], entries["no_rope_layer_interval"]
-    if not isinstance(layers, int) or not isinstance(interval, int) or layers >= MAX_LAYERS or interval < 1:
+    interval = entries["no_rope_layer_interval"]
+    if not isinstance(interval, int) or interval < 1:
+        return
+    meant = of_each_layer(entries, lambda layer: int((layer + 1) % interval != 0))
+    if meant is None:
         return
     if entries["no_rope_layers"] is None:
-        entries["no_rope_layers"] = [int((layer + 1) % interval != 0) for layer in range(layers)]
+        entries["no_rope_layers"] = meant
     rotates = entries["no_rope_layers"]
-    if entries["layer_types"] is None and isinstance(rotates, list) and len(rotates) == layers:
-        windowed = bool(entries["use_sliding_window"]) and entries["sliding_window"] is not None
-        entries["layer_types"] = [
-            "sliding_attention" if windowed and not rotated else "full_attention" for rotated in rotates
-        ]
+    if isinstance(rotates, list) and len(rotates) == len(meant):
+        is_windowed = bool(entries["use_sliding_window"]) and entries["sliding_window"] is not None
+        types = [WINDOWED if is_windowed and not rotated else FULL for rotated in rotates]
+        fill_in_layer_types(entries, types)
 
 
 SMOLLM3 = Family(
