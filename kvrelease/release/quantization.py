@@ -67,15 +67,21 @@ PARAMETERS = frozenset(
 )
 
 _SCALE_OWNERS = ("self_attn", "self_attn.attn")
-# Names, below a layer, of what K, V and the query of that layer's attention are divided by.
+# Side of KV → names, below a layer, of what its cached values are divided by: its own scale, or one for both sides.
+SIDE_SCALES: Mapping[str, tuple[str, ...]] = {
+    side: (
+        *(f"{owner}.{side}_scale" for owner in _SCALE_OWNERS),
+        *(f"self_attn.{projection}.{side}_scale" for projection in (f"{side}_proj", "qkv_proj")),
+        *(f"{owner}.kv_scale" for owner in _SCALE_OWNERS),
+    )
+    for side in "kv"
+}
+# Those, and what the query, the softmax and zero points of that layer's attention have besides.
 KV_SCALES = frozenset(
     {
-        *(f"{owner}.{side}_{kind}" for owner in _SCALE_OWNERS for side in "qkv" for kind in ("scale", "zero_point")),
-        *(f"{owner}.{name}" for owner in _SCALE_OWNERS for name in ("kv_scale", "prob_scale", "prob_output_scale")),
-        "self_attn.k_proj.k_scale",
-        "self_attn.v_proj.v_scale",
-        "self_attn.qkv_proj.k_scale",
-        "self_attn.qkv_proj.v_scale",
+        *(name for names in SIDE_SCALES.values() for name in names),
+        *(f"{owner}.{side}_zero_point" for owner in _SCALE_OWNERS for side in "qkv"),
+        *(f"{owner}.{name}" for owner in _SCALE_OWNERS for name in ("q_scale", "prob_scale", "prob_output_scale")),
     }
 )
 

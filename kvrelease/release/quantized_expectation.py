@@ -11,7 +11,7 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.printable import listed
 from kvrelease.release.families.llama import LLAMA
 from kvrelease.release.impact import Rule
-from kvrelease.release.quantization import promises_kv_scales
+from kvrelease.release.quantization import SIDE_SCALES, promises_kv_scales
 from kvrelease.release.weights import StoredTensor
 
 _PROJECTIONS = (
@@ -30,19 +30,6 @@ _SCALE_OF: Mapping[str, tuple[str, ...]] = {
     "weight": ("weight_scale", "weight_scale_inv"),
 }
 _FP8_DTYPES = frozenset({"F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"})
-# Where the scale of one side of KV is stored; `kv_scale` serves both. Source: quantization.KV_SCALES.
-_SIDE_SCALES = {
-    side: (
-        f"self_attn.{side}_scale",
-        f"self_attn.attn.{side}_scale",
-        f"self_attn.{side}_proj.{side}_scale",
-        f"self_attn.qkv_proj.{side}_scale",
-        f"self_attn.{side}_proj.output_scale",
-        "self_attn.kv_scale",
-        "self_attn.attn.kv_scale",
-    )
-    for side in "kv"
-}
 
 
 def quantized_disagreements(entries: JsonObject, rule: Rule, tensors: Mapping[str, StoredTensor]) -> list[str]:
@@ -88,7 +75,10 @@ def _about_projections(layers: Iterable[str], tensors: Mapping[str, StoredTensor
 def _about_kv_scales(entries: JsonObject, layers: Iterable[str], tensors: Mapping[str, StoredTensor]) -> list[str]:
     without, found = [], 0
     for layer in layers:
-        sides = [any(f"{layer}.{name}" in tensors for name in names) for names in _SIDE_SCALES.values()]
+        sides = [  # in the oldest notation the scale of K is a parameter of its projection
+            any(f"{layer}.{name}" in tensors for name in (*names, f"self_attn.{side}_proj.output_scale"))
+            for side, names in SIDE_SCALES.items()
+        ]
         found += any(sides)
         if not all(sides):
             without.append(layer)
