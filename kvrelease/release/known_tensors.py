@@ -15,9 +15,14 @@ import msgspec
 
 from kvrelease.release.algorithm import FULL_ALGORITHM, HEADERS_ALGORITHM, STATED_ALGORITHM
 from kvrelease.release.canonical import digest_of
+from kvrelease.release.families import FAMILIES
 from kvrelease.release.impact import EMBEDDINGS, OUTPUT_LAYER
 from kvrelease.release.tensor_contents import TensorContents
 from kvrelease.release.weights import StoredTensor
+
+# As any family calls them, and models without one. Which of them a release ties is decided where it was fingerprinted.
+_EMBEDDINGS = {EMBEDDINGS, *(f"{module}.weight" for family in FAMILIES for module in family.embeddings)}
+_OUTPUTS = {OUTPUT_LAYER, *(f"{module}.weight" for family in FAMILIES for module in family.outputs)}
 
 
 class KnownTensors(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +58,11 @@ def known_from_saved(
         source: where it was made.
     """
     payloads = dict(saved)
-    if EMBEDDINGS in saved:
-        payloads.setdefault(OUTPUT_LAYER, saved[EMBEDDINGS])  # left out of it as a copy of these
+    embeddings = [name for name in saved if name in _EMBEDDINGS]
+    if len(embeddings) == 1:
+        # An output layer of these files that the fingerprint lacks was left out of it, as a copy of the embeddings.
+        left_out = _OUTPUTS - saved.keys()
+        payloads |= {one.name: saved[embeddings[0]] for one in stored if one.name in left_out}
     if any(tensor.name not in payloads for tensor in stored):
         return None
     return KnownTensors(
