@@ -28,3 +28,8 @@ def listed(names: Sequence[str]) -> str:
     """Names for a message: quoted, so that control characters show, and cut after a handful."""
     shown = ", ".join(repr(name) for name in names[:_NAMES_SHOWN])
     return shown if len(names) <= _NAMES_SHOWN else f"{shown} and {len(names) - _NAMES_SHOWN} more"
+
+
+def first_of(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are; as they are given, for a page that shows them safely."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvrelease.errors import InputError
-from kvrelease.printable import listed, printable
+from kvrelease.printable import first_of, listed, printable
 
 
 def test_control_characters_are_spelt_out() -> None:
@@ -25,3 +25,8 @@ def test_names_are_listed_quoted_and_the_rest_is_counted() -> None:
     assert listed(["a", "\x1b[31mb"]) == r"'a', '\x1b[31mb'"
     assert listed("abcde") == "'a', 'b', 'c', 'd', 'e'"
     assert listed("abcdefg") == "'a', 'b', 'c', 'd', 'e' and 2 more"
+
+
+def test_the_first_name_stands_for_the_others() -> None:
+    assert first_of(["a"]) == "a"
+    assert first_of(("a", "b", "c")) == "a and 2 more"

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from kvrelease.printable import listed
+from kvrelease.printable import first_of, listed
 
 
 class RelaidStatus(enum.StrEnum):
@@ -232,5 +232,4 @@ def relaid_reasons(relaid: Sequence[Relaid]) -> list[str]:
 
 
 def _shown(one: Relaid) -> str:
-    sides = (f"{names[0]!r}{f' and {len(names) - 1} more' if len(names) > 1 else ''}" for names in (one.old, one.new))
-    return " as ".join(sides)
+    return " as ".join(first_of([repr(name) for name in names]) for names in (one.old, one.new))

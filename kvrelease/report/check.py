@@ -1,8 +1,8 @@
 """The page of a check against the published fingerprint."""
 
 from kvrelease.release.check import ReleaseCheck
-from kvrelease.report.diff import cut_lines, tensor_lines
-from kvrelease.report.document import Block, Document, Facts, Notes, Verdict, word
+from kvrelease.report.diff import SHOWN, tensor_lines
+from kvrelease.report.document import Block, Document, Facts, Notes, Verdict, first_lines, word
 from kvrelease.report.fingerprint import bound_table
 
 
@@ -23,7 +23,7 @@ def check_document(found: ReleaseCheck) -> Document:
     if lines := tensor_lines(found.tensors):
         blocks.append(Notes(title="Tensors", lines=lines))
     if found.files:
-        blocks.append(Notes(title="Files", lines=cut_lines([one.described for one in found.files])))
+        blocks.append(Notes(title="Files", lines=first_lines([one.described for one in found.files], SHOWN)))
     if found.bound is not None:
         blocks.append(bound_table(found.bound))
     if found.warnings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvrelease.printable import first_of
 from kvrelease.release.comparison import TensorChanges
 from kvrelease.release.diff_record import Diff
 from kvrelease.release.file_changes import FileChange, FileEdit
@@ -11,10 +12,23 @@ from kvrelease.release.relayout import Relaid
 from kvrelease.release.runtime_change import RuntimeStatus
 from kvrelease.release.text_changes import value_shown
 from kvrelease.release.tokenizer_change import ProbeChange, TokenizerChange
-from kvrelease.report.document import Block, Cell, Commands, Document, Facts, Notes, Table, Verdict, number, word
+from kvrelease.report.document import (
+    Block,
+    Cell,
+    Commands,
+    Document,
+    Facts,
+    Notes,
+    Table,
+    Verdict,
+    first_lines,
+    first_rows,
+    number,
+    word,
+)
 from kvrelease.report.drift import drift_blocks
 
-# A fine-tune changes hundreds of tensors; the JSON has them all.
+# Of tensors, files and settings: a fine-tune changes hundreds.
 SHOWN = 12
 _WHOLE = {
     FileEdit.ADDED: ("absent", "present"),
@@ -66,20 +80,13 @@ def tensor_lines(tensors: TensorChanges) -> tuple[str, ...]:
         *(f"renamed {one.old} → {one.new}" for one in tensors.renamed),
         *(_relaid(one) for one in tensors.relaid),
     ]
-    return cut_lines(lines)
-
-
-def cut_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    """The first dozen."""
-    rest = [f"… and {len(lines) - SHOWN} more (all of them in --format json)"] if len(lines) > SHOWN else []
-    return (*lines[:SHOWN], *rest)
+    return first_lines(lines, SHOWN)
 
 
 def _relaid(one: Relaid) -> str:
     """One line about tensors in another layout."""
-    sides = (f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}" for names in (one.old, one.new))
     inside = f" ({len(one.changed)} changed in it)" if one.changed and len(one.old) + len(one.new) > 2 else ""
-    return f"re-laid-out, {one.status}: {' → '.join(sides)}{inside}"
+    return f"re-laid-out, {one.status}: {first_of(one.old)} → {first_of(one.new)}{inside}"
 
 
 def _facts(found: Diff) -> tuple[tuple[str, Cell], ...]:
@@ -117,11 +124,10 @@ def _files(found: Sequence[FileChange]) -> list[Block]:
         if not one.values:
             before, after = _WHOLE[one.edit]
             rows.append((one.name, "the whole file", before, after))
-    if len(rows) > SHOWN:
-        rows = [*rows[:SHOWN], ("…", f"{len(rows) - SHOWN} more (all of them in --format json)", "", "")]
     if not rows:
         return []
-    return [Table(title="Files beside config.json", columns=("file", "what", "old", "new"), rows=tuple(rows))]
+    table = Table(title="Files beside config.json", columns=("file", "what", "old", "new"), rows=tuple(rows))
+    return [first_rows(table, SHOWN)]
 
 
 def _runtime(found: Diff) -> list[Block]:
@@ -146,8 +152,9 @@ def _tokenizer(found: TokenizerChange) -> list[Block]:
         rows = tuple((one.token, _id(one.old), _id(one.new)) for one in found.vocabulary.samples)
         blocks.append(Table(title="Tokens (a few of each kind)", columns=("token", "old id", "new id"), rows=rows))
     if found.values:
-        rows = tuple((one.key, _value(one.old), _value(one.new)) for one in found.values[:SHOWN])
-        blocks.append(Table(title="Settings of the tokenizer", columns=("setting", "old", "new"), rows=rows))
+        rows = tuple((one.key, _value(one.old), _value(one.new)) for one in found.values)
+        table = Table(title="Settings of the tokenizer", columns=("setting", "old", "new"), rows=rows)
+        blocks.append(first_rows(table, SHOWN))
     if found.not_read:
         blocks.append(Notes(title="Not read of the tokenizer", lines=found.not_read))
     return blocks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 import msgspec
 
@@ -46,11 +47,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows under a title; numbers are already text."""
+    """Rows under a title; numbers are already text. `left_out` counts the rows that only the artifact has."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    left_out: int = 0
 
 
 class Notes(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,3 +109,19 @@ def number(value: float | None, *, digits: int = 0, unit: str = "") -> str:
 def share(value: float | None) -> str:
     """A share as a percentage."""
     return "?" if value is None else f"{value:.1%}"
+
+
+def first_rows(table: Table, most: int) -> Table:
+    """The table with no more rows than so many; renderers say how many are left out."""
+    return msgspec.structs.replace(table, rows=table.rows[:most], left_out=max(0, len(table.rows) - most))
+
+
+def first_lines(lines: Sequence[str], most: int) -> tuple[str, ...]:
+    """No more lines than so many, and one that says how many are left out."""
+    more = len(lines) - most
+    return (*lines[:most], *((f"… and {more_in_json(more)}",) if more > 0 else ()))
+
+
+def more_in_json(count: int) -> str:
+    """How many of something a page leaves out, and where they are: nothing is cut without a word."""
+    return f"{count} more (all of them in --format json)"

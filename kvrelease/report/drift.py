@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from kvrelease.printable import first_of
 from kvrelease.release.diff_record import Diff
 from kvrelease.release.drift_figures import Drift, DriftStatus, LayerDrift
-from kvrelease.report.document import Block, Facts, Notes, Table, number
+from kvrelease.report.document import Block, Facts, Notes, Table, first_lines, number
 
-# The tensors that moved most explain a release; the JSON has them all.
+# The tensors that moved most explain a release.
 SHOWN = 12
 # Of the reasons that tensors have no figures.
 REASONS_SHOWN = 5
@@ -33,13 +34,13 @@ def drift_blocks(found: Diff) -> tuple[Block, ...]:
         key=lambda drift: (float("-inf") if drift.relative is None else -drift.relative, drift.tensor),
     )
     if most:
-        blocks.append(
-            Table(
-                title="Tensors that moved most",
-                columns=("tensor", "relative L2", "cosine", "largest change", "elements changed"),
-                rows=tuple(_tensor_row(drift) for drift in most[:SHOWN]),
-            )
+        table = Table(
+            title="Tensors that moved most",
+            columns=("tensor", "relative L2", "cosine", "largest change", "elements changed"),
+            rows=tuple(_tensor_row(drift) for drift in most[:SHOWN]),
+            left_out=max(0, len(most) - SHOWN),  # of ninety thousand not all are worded first
         )
+        blocks.append(table)
     if lines := (*_without_figures(found.drift), *found.drift_notes):
         blocks.append(Notes(title="Not measured", lines=lines))
     return tuple(blocks)
@@ -69,15 +70,11 @@ def _figure(value: float | None) -> str:
     return "?" if value is None else "0" if value == 0 else f"{value:.3g}"
 
 
-def _without_figures(drifts: Sequence[Drift]) -> list[str]:
+def _without_figures(drifts: Sequence[Drift]) -> tuple[str, ...]:
     """One line for each reason, with the tensors that it holds for."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for drift in drifts:
         if drift.status in (DriftStatus.INCOMPARABLE, DriftStatus.NON_FINITE):
             reasons.setdefault((drift.status, drift.reason or ""), []).append(drift.tensor)
-    lines = [
-        f"{status}: {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {reason}"
-        for (status, reason), names in reasons.items()
-    ]
-    rest = len(lines) - REASONS_SHOWN
-    return lines if rest <= 0 else [*lines[:REASONS_SHOWN], f"… and {rest} more (all of them in --format json)"]
+    lines = [f"{status}: {first_of(names)}: {reason}" for (status, reason), names in reasons.items()]
+    return first_lines(lines, REASONS_SHOWN)

@@ -6,7 +6,7 @@ import re
 from typing import assert_never
 
 from kvrelease.printable import printable
-from kvrelease.report.document import Block, Cell, Commands, Document, Facts, Notes, Table, Text, Verdict
+from kvrelease.report.document import Block, Cell, Commands, Document, Facts, Notes, Table, Text, Verdict, more_in_json
 
 _SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|#~&$"})
 
@@ -43,6 +43,7 @@ def _block(block: Block) -> str:
                 f"| {' | '.join(_escape(column) for column in block.columns)} |",
                 f"|{'---|' * len(block.columns)}",
                 *(f"| {' | '.join(_cell(cell) for cell in row)} |" for row in block.rows),
+                *(["", f"… and {more_in_json(block.left_out)}"] if block.left_out else []),
             ]
             return "\n".join(lines)
         case Notes():

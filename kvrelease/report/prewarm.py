@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from kvrelease.prewarm.judge import name_of
 from kvrelease.prewarm.plan import KeySpaceCost, Plan
 from kvrelease.prewarm.result import Percentiles, PrewarmPlan, PrewarmReport, ReplicaPlan, ReplicaResult, SecondWitness
-from kvrelease.report.document import Block, Document, Facts, Notes, Table, Verdict, number, share, word
+from kvrelease.report.document import Block, Document, Facts, Notes, Table, Verdict, more_in_json, number, share, word
 
-# Ids listed in one note; the artifact has them all.
+# Ids listed in one note.
 _MAX_LISTED = 20
 
 
@@ -171,7 +171,7 @@ def _refused(one: ReplicaResult) -> str:
 
 def _listed(ids: Sequence[str]) -> str:
     more = len(ids) - _MAX_LISTED
-    return ", ".join(ids[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(ids[:_MAX_LISTED]) + (f" and {more_in_json(more)}" if more > 0 else "")
 
 
 def _times(found: Percentiles) -> str:

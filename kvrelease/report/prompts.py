@@ -1,10 +1,10 @@
 """The page of a prompt set."""
 
-from kvrelease.report.document import Block, Document, Facts, Notes, Table, number, share
+from kvrelease.report.document import Block, Document, Facts, Notes, Table, first_rows, number, share
 from kvrelease.workload.check import PromptsReport
 from kvrelease.workload.tokens import TokenFigures
 
-_PROMPTS_SHOWN = 20  # lines of findings; the artifact has all
+_PROMPTS_SHOWN = 20  # lines of findings
 NOT_COUNTED = "not known: name --tokenizer MODEL or --engine-url"
 
 
@@ -61,17 +61,12 @@ def prompts_document(found: PromptsReport) -> Document:
             )
         )
     if found.sensitive:
-        shown = found.sensitive[:_PROMPTS_SHOWN]
-        rows = [(one.prompt_id, str(one.kind), number(one.count)) for one in shown]
-        if len(found.sensitive) > len(shown):
-            rows.append((f"and {len(found.sensitive) - len(shown)} more", "", ""))
-        blocks.append(
-            Table(
-                title="Likely secrets and personal data",
-                columns=("prompt", "kind", "times"),
-                rows=tuple(rows),
-            )
+        table = Table(
+            title="Likely secrets and personal data",
+            columns=("prompt", "kind", "times"),
+            rows=tuple((one.prompt_id, str(one.kind), number(one.count)) for one in found.sensitive),
         )
+        blocks.append(first_rows(table, _PROMPTS_SHOWN))
     if found.warnings:
         blocks.append(Notes(title="Warnings", lines=tuple(one.message for one in found.warnings)))
     return Document(title=f"Prompt set {found.name}", blocks=tuple(blocks))

@@ -1,6 +1,6 @@
 """The page of a record."""
 
-from kvrelease.report.document import Block, Document, Facts, Notes, Table, number
+from kvrelease.report.document import Block, Document, Facts, Notes, Table, first_rows, number
 from kvrelease.verify.record import Record
 
 SHOWN = 10
@@ -16,7 +16,7 @@ def record_document(found: Record) -> Document:
             number(one.leg.cached_tokens),
             one.leg.observation.text.strip().replace("\n", " ")[:60],
         )
-        for one in found.observations[:SHOWN]
+        for one in found.observations
     )
     blocks: list[Block] = [
         Facts(
@@ -28,10 +28,13 @@ def record_document(found: Record) -> Document:
                 ("foreign tokens", number(found.foreign_tokens)),
             )
         ),
-        Table(
-            title=f"Observations (first {len(rows)})",
-            columns=("prompt", "prefix", "tokens", "cached", "answer begins"),
-            rows=rows,
+        first_rows(
+            Table(
+                title="Observations",
+                columns=("prompt", "prefix", "tokens", "cached", "answer begins"),
+                rows=rows,
+            ),
+            SHOWN,
         ),
     ]
     notes = []

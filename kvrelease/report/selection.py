@@ -1,10 +1,10 @@
 """The page of a selection."""
 
-from kvrelease.report.document import Block, Document, Facts, Notes, Table, number, share
+from kvrelease.report.document import Block, Document, Facts, Notes, Table, first_rows, number, share
 from kvrelease.selection.result import Selection
 from kvrelease.selection.split import SplitBy
 
-LISTED_PROMPTS = 20  # the artifact has all
+LISTED_PROMPTS = 20
 
 _SPLITS = {
     SplitBy.TIME: "the last part by time",
@@ -50,13 +50,15 @@ def selection_document(found: Selection) -> Document:
                 for point in found.curve
             ),
         ),
-        Table(
-            title="Prompts" if len(found.prompts) <= LISTED_PROMPTS else f"Prompts, the first {LISTED_PROMPTS}",
-            columns=("id", "traffic", unit, "new blocks"),
-            rows=tuple(
-                (one.id, number(one.weight), number(one.length), number(one.new_blocks))
-                for one in found.prompts[:LISTED_PROMPTS]
+        first_rows(
+            Table(
+                title="Prompts",
+                columns=("id", "traffic", unit, "new blocks"),
+                rows=tuple(
+                    (one.id, number(one.weight), number(one.length), number(one.new_blocks)) for one in found.prompts
+                ),
             ),
+            LISTED_PROMPTS,
         ),
     ]
     if found.warnings:

@@ -23,6 +23,7 @@ from kvrelease.report.document import (
     Tone,
     Verdict,
     Word,
+    more_in_json,
 )
 
 # Columns as narrow as a number or a verdict never wrap; on a narrow terminal the long ones give way.
@@ -83,7 +84,8 @@ def _block(block: Block, *, width: int) -> tuple[RenderableType, ...]:
         case Table():
             title = RichText(printable(block.title), style="bold")
             body = _table(block) if _fits(block, width=width) else _rows_apart(block)
-            return (title, Padding(body, (0, 0, 0, INDENT)))
+            parts = (body, RichText(f"… and {more_in_json(block.left_out)}")) if block.left_out else (body,)
+            return (title, *(Padding(part, (0, 0, 0, INDENT)) for part in parts))
         case Notes():
             notes = RichTable.grid(padding=(0, 1))
             notes.add_column(no_wrap=True)

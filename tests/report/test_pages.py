@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
+from msgspec import Struct
 
 from kvrelease.artifacts import Artifact
 from kvrelease.demo.figures import Kept
 from kvrelease.engines.base import EngineKind
+from kvrelease.release.drift_figures import DriftStatus
 from kvrelease.report.markdown import render_markdown
 from kvrelease.report.terminal import render_text
 from kvrelease.verify.consistency import ProbeVerdict
@@ -80,3 +83,40 @@ def test_commands_to_copy_quote_a_hostile_directory() -> None:
     source = "models/v1 3; rm -rf $HOME"
     page = render_text(page_of(builders.fingerprint(release=builders.release(source=source))))
     assert f"kvrelease namespace '{source}' --engine vllm" in page
+
+
+def many(what: Struct, count: int, **by_number: Callable[[int], object]) -> tuple[Struct, ...]:
+    """So many of a record, each with its own name."""
+    return tuple(
+        msgspec.structs.replace(what, **{key: of(number) for key, of in by_number.items()}) for number in range(count)
+    )
+
+
+def long_pages() -> dict[str, tuple[Artifact, int]]:
+    """Artifacts of thirty of something, and how many of those a page shows."""
+    parts = builders.diff_of_parts()
+    assert parts.tokenizer is not None
+    value = parts.tokenizer.values[0]
+    tokenizer = msgspec.structs.replace(parts.tokenizer, values=many(value, 30, key=lambda number: f"key {number}"))
+    files = many(parts.files[0], 30, name=lambda number: f"{number}.json")
+    moved = next(drift for drift in builders.diff_with_drift().drift if drift.status is DriftStatus.MEASURED)
+    lost = next(drift for drift in builders.diff_with_drift().drift if drift.status is DriftStatus.INCOMPARABLE)
+    name = {"tensor": lambda number: f"tensor {number}"}
+    finding = builders.prompts().sensitive[0]
+    return {
+        "settings of the tokenizer": (builders.diff_of_parts(tokenizer=tokenizer), 12),
+        "files": (builders.diff_of_parts(files=files), 12),
+        "tensors that moved": (builders.diff(drift=many(moved, 30, **name)), 12),
+        "reasons": (builders.diff(drift=many(lost, 30, **name, reason=lambda number: f"reason {number}")), 5),
+        "findings": (builders.prompts(sensitive=many(finding, 30, prompt_id=str)), 20),
+        "prompts": (builders.selection(prompts=many(builders.selection().prompts[0], 30, id=str)), 20),
+        "observations": (builders.record(observations=many(builders.record().observations[0], 30, id=str)), 10),
+        "dropped": (builders.prewarm(plan=builders.plan(dropped=tuple(map(str, range(30))))), 20),
+    }
+
+
+@pytest.mark.parametrize("what", long_pages())
+@pytest.mark.parametrize("render", [render_text, render_markdown])
+def test_no_page_leaves_anything_out_without_a_word(what: str, render: Callable[..., str]) -> None:
+    artifact, shown = long_pages()[what]
+    assert f"and {30 - shown} more (all of them in --format json)" in " ".join(render(page_of(artifact)).split())
