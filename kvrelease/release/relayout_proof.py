@@ -27,6 +27,8 @@ from kvrelease.release.weights import StoredTensor
 
 # Of all threads together, for slabs of a tensor that is transposed.
 MEMORY_BYTES = 128 * 1024 * 1024
+_SAVED = "both sides are saved fingerprints, which have digests and no tensors"
+_LOST = "some of its tensors are in the fingerprint, and in no file of the release any more"
 _NO_PART_FOUND = (
     "no part of it was found in it, side by side or transposed: it holds other content, or has another layout"
 )
@@ -171,9 +173,10 @@ def _plan(
     names = one.old if fused_side == 1 else one.new
     whole_of, parts_of = stored[fused_side], stored[1 - fused_side]
     whole = None if whole_of is None else whole_of.get((one.old, one.new)[fused_side][0])
-    parts = None if parts_of is None else tuple(parts_of[name] for name in names if name in parts_of)
-    if whole is None and (parts is None or len(parts) < len(names)):
-        return _unproven(one, "both sides are saved fingerprints, which have digests and no tensors")
+    is_whole_set = parts_of is not None and all(name in parts_of for name in names)
+    parts = tuple(parts_of[name] for name in names) if parts_of is not None and is_whole_set else None
+    if whole is None and parts is None:
+        return _unproven(one, _SAVED if whole_of is None and parts_of is None else _LOST)
     count = len(names) // (one.experts or 1)
     config = (new if fused_side == 0 else old).config or {}
     if parts is not None:

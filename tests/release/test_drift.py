@@ -135,6 +135,21 @@ def test_squares_that_float32_cannot_hold_are_summed_in_float64(tmp_path: Path, 
     assert_figures(drift_between(tmp_path, {NAME: old}, {NAME: new})[NAME], old.numbers, new.numbers)
 
 
+@pytest.mark.parametrize("dtype", ["BF16", "F32"])
+def test_a_change_too_small_for_a_square_in_float32_keeps_its_digits(tmp_path: Path, dtype: str) -> None:
+    """Among elements whose own squares float32 holds."""
+    before = np.ones(600)
+    before[77] = 1e-25
+    after = before.copy()
+    after[77] = 2e-25
+    old, new = encode(before, dtype), encode(after, dtype)
+    found = drift_between(tmp_path, {NAME: old}, {NAME: new})[NAME]
+    exact = np.linalg.norm(new.numbers - old.numbers) / np.linalg.norm(old.numbers)
+    assert found.relative == pytest.approx(exact, rel=1e-6, abs=0)
+    assert found.largest == pytest.approx(new.numbers[77] - old.numbers[77], rel=1e-6, abs=0)
+    assert found.changed == 1 / 600
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16", "F64"])
 def test_an_element_that_is_not_finite_leaves_no_figures_and_is_told(tmp_path: Path, dtype: str, value: float) -> None:
@@ -329,6 +344,69 @@ def test_a_scale_beside_a_zero_point_is_not_all_that_is_needed(tmp_path: Path) -
     assert found.reason == "it is quantised (I8), and a zero point, which is not applied here, lies beside it"
 
 
+def test_a_scale_that_multiplies_nothing_is_compared_for_itself(tmp_path: Path) -> None:
+    """Its weight has another shape; or is not quantised on one side; or another scale is its."""
+    config = config_json(quantization_config=FP8)
+    scales = {W + "_scale": encode(np.array([0.5]), "F32")}, {W + "_scale": encode(np.array([0.75]), "F32")}
+    weights = [encode(values((24, 12), seed=seed, scale=20), "F8_E4M3") for seed in (1, 2)]
+    reshaped = encode(values((12, 24), seed=2, scale=20), "F8_E4M3")
+    plain = encode(values((24, 12), seed=2), "BF16")
+    for number, weight in enumerate((reshaped, plain)):
+        old, new = {W: weights[0], **scales[0]}, {W: weight, **scales[1]}
+        found = drift_between(tmp_path / str(number), old, new, config=config)[W + "_scale"]
+        assert (found.status, found.relative) == (DriftStatus.MEASURED, 0.5)
+    inverse = W + "_scale_inv"
+    sides = [{W: weights[side], **scales[side], inverse: encode(np.array([1.0 + side]), "F32")} for side in (0, 1)]
+    both = drift_between(tmp_path / "both", *sides, config=config)
+    assert (both[W].status, both[W + "_scale"].status) == (DriftStatus.MEASURED, DriftStatus.FOLDED)
+    assert (both[inverse].status, both[inverse].relative) == (DriftStatus.MEASURED, 1.0)
+
+
+def test_an_equal_weight_under_an_equal_scale_is_not_read(tmp_path: Path) -> None:
+    stored, _ = scaled((24, 12), (24, 1), seed=1)
+    found = drift_between(tmp_path, stored, stored, config=config_json(quantization_config=FP8))
+    assert {drift.status for drift in found.values()} == {DriftStatus.EQUAL}
+
+
+def groups(*blocks: object) -> JsonObject:
+    """As compressed-tensors says block sizes."""
+    return {
+        "quant_method": "compressed-tensors",
+        "config_groups": {
+            f"group_{number}": {"weights": {"block_structure": block}} for number, block in enumerate(blocks)
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (BLOCKS, None),
+        (groups([8, 4]), None),
+        (groups([8, 4], [8, 4]), None),
+        (groups([8, 4], None), None),
+        (groups([8, 4], [4, 8]), "no block size"),
+        (groups(), "no block size"),
+        ({**BLOCKS, "weight_block_size": [8, 0]}, "no block size"),
+        ({**BLOCKS, "weight_block_size": [8, 4, 1]}, "no block size"),
+        ({**BLOCKS, "weight_block_size": [4, 8]}, "blocks of [4, 8]"),
+        ({**BLOCKS, "weight_block_size": [8, 4], **groups([4, 8])}, "no block size"),
+    ],
+)
+def test_blocks_are_those_that_the_whole_configuration_agrees_on(
+    tmp_path: Path, config: JsonObject, told: str | None
+) -> None:
+    sides = [scaled((24, 12), (3, 3), seed=seed) for seed in (1, 2)]
+    (old, before), (new, after) = sides
+    found = drift_between(tmp_path, old, new, config=config_json(quantization_config=config))[W]
+    if told is None:
+        exact = np.linalg.norm(after - before) / np.linalg.norm(before)
+        assert found.relative == pytest.approx(exact, rel=1e-6)
+    else:
+        assert found.status is DriftStatus.INCOMPARABLE
+        assert f"(config.json tells {told})" in str(found.reason)
+
+
 def test_equal_elements_under_another_scale_moved(tmp_path: Path) -> None:
     old, before = scaled((24, 12), (), seed=1)
     new = {**old, W + "_scale": encode(np.array(0.02), "F32")}
@@ -436,6 +514,17 @@ def test_a_file_that_changes_after_it_was_located_is_told(tmp_path: Path) -> Non
     write_release(new, tensors(3))
     with pytest.raises(InputError, match="changed while it was read"):
         measure_drift(before, after, compare_tensors(before, after), weights=weights)
+
+
+@pytest.mark.parametrize("side", [0, 1], ids=["old", "new"])
+def test_a_tensor_that_is_in_no_file_any_more_is_told_not_passed_over(tmp_path: Path, side: int) -> None:
+    places = write_release(tmp_path / "old", tensors(1)), write_release(tmp_path / "new", tensors(2))
+    before, after = (load_release(place) for place in places)
+    fewer = tensors(side + 1)
+    del fewer[NAME]
+    write_release(places[side], fewer)
+    with pytest.raises(InputError, match=rf"'{NAME}' is in its fingerprint, and in no file of it"):
+        measure_drift(before, after, compare_tensors(before, after), weights=(located(places[0]), located(places[1])))
 
 
 def test_a_progress_that_raises_stops_every_thread(tmp_path: Path) -> None:

@@ -54,6 +54,18 @@ def experts(*, seed: int = 0, names: tuple[str, str, str] = ("gate_proj", "up_pr
     }
 
 
+STACK = "model.layers.0.mlp.experts.down_proj"
+
+
+def square_experts(*, seed: int = 0) -> Tensors:
+    """Matrices of which no shape tells whether they are transposed."""
+    generator = np.random.default_rng(seed)
+    return {
+        f"model.layers.0.mlp.experts.{expert}.down_proj.weight": generator.standard_normal((8, 8)).astype(np.float32)
+        for expert in range(EXPERTS)
+    }
+
+
 def stacked(weights: Tensors, *, is_transposed: bool = False) -> Tensors:
     """As transformers 5 saves them: all experts in two tensors, the matrices transposed for some models."""
     base = "model.layers.0.mlp.experts."
@@ -131,6 +143,16 @@ def test_stacked_experts_take_the_place_of_all_of_them_or_of_none(names: tuple[s
     assert [one.new for one in propose_relayouts(without, wholes)] == [(wholes[0],)]
 
 
+def test_no_tensor_is_in_two_relayouts() -> None:
+    """Taken by a fused tensor, it does not take the place of its namesake too, on neither side."""
+    parts = [f"model.layers.0.self_attn.{part}.weight" for part in ("q_proj", "k_proj", "v_proj")]
+    whole, other = "model.layers.0.self_attn.qkv_proj.weight", "layers.0.self_attn.{}.weight"
+    (forth,) = propose_relayouts(parts, [whole, other.format("q_proj")])
+    assert (forth.old, forth.new) == (tuple(parts), (whole,))
+    (stays,) = propose_relayouts([*parts, other.format("qkv_proj")], [whole])
+    assert (stays.old, stays.new) == (tuple(parts), (whole,))
+
+
 # --- proofs ---
 
 
@@ -168,16 +190,11 @@ def test_stacked_experts_are_proven(tmp_path: Path, direction: str, is_transpose
 
 
 def test_square_matrices_are_told_apart_from_transposed_ones(tmp_path: Path) -> None:
-    weights = {
-        f"model.layers.0.mlp.experts.{expert}.down_proj.weight": np.random.default_rng(expert)
-        .standard_normal((8, 8))
-        .astype(np.float32)
-        for expert in range(EXPERTS)
-    }
+    weights = square_experts()
     whole = np.stack(list(weights.values()))
     rest = tensors(1)
     for layout, array in (("concatenated", whole), ("transposed", np.ascontiguousarray(np.swapaxes(whole, 1, 2)))):
-        new = rest | {"model.layers.0.mlp.experts.down_proj": array}
+        new = rest | {STACK: array}
         (one,) = diff_between(tmp_path / layout, rest | weights, new).tensors.relaid
         assert (one.status, one.layout) == (RelaidStatus.EQUAL, layout)
 
@@ -251,6 +268,85 @@ def test_rows_in_another_order_are_not_proven(tmp_path: Path) -> None:
     assert any(
         "re-laid-out, equality not proven: " in reason and "another layout" in reason for reason in found.kv.reasons
     )
+
+
+def test_the_layout_in_which_most_is_found_is_the_one(tmp_path: Path) -> None:
+    """Whichever is tried last: what changed is told in that layout, and is not all of it."""
+    rest, before = tensors(1), square_experts()
+    changed = sorted(before)[1]
+    after = before | {changed: before[changed] + 1}
+    for layout, array in (
+        ("concatenated", np.stack(list(after.values()))),
+        ("transposed", np.ascontiguousarray(np.swapaxes(np.stack(list(after.values())), 1, 2))),
+    ):
+        (one,) = diff_between(tmp_path / layout, rest | before, rest | {STACK: array}).tensors.relaid
+        assert (one.status, one.layout, one.changed) == (RelaidStatus.CHANGED, layout, (changed,))
+
+
+def test_a_matrix_that_is_its_own_transpose_decides_no_layout(tmp_path: Path) -> None:
+    rest, weights = tensors(1), square_experts()
+    weights[sorted(weights)[0]] = np.eye(8, dtype=np.float32)
+    array = np.ascontiguousarray(np.swapaxes(np.stack(list(weights.values())), 1, 2))
+    (one,) = diff_between(tmp_path, rest | weights, rest | {STACK: array}).tensors.relaid
+    assert (one.status, one.layout, one.changed) == (RelaidStatus.EQUAL, "transposed", ())
+
+
+@pytest.mark.parametrize("direction", ["fused", "split"])
+def test_how_many_heads_are_fused_is_asked_of_the_release_that_has_them_apart(tmp_path: Path, direction: str) -> None:
+    """Of which only the digests are at hand; the fused release's file may say it otherwise, or not at all."""
+    apart = write_release(tmp_path / "apart", tensors(1), config=config_json(**HEADS))
+    together = write_release(
+        tmp_path / "together",
+        fused(tensors(1)),
+        config=config_json(num_attention_heads=1, num_key_value_heads=1, head_dim=8),
+    )
+    artifacts.write(tmp_path / "apart.json", load_release(apart))
+    sides = (tmp_path / "apart.json", together)
+    found = diff_of(*(sides if direction == "fused" else reversed(sides)))
+    assert {one.status for one in found.tensors.relaid} == {RelaidStatus.EQUAL}
+
+
+def test_what_a_store_gives_no_columns_of_is_not_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvrelease.release.relayout_proof.MEMORY_BYTES", 100)  # an expert's matrix has 192
+    rest = tensors(1)
+    sides = (
+        write_release(tmp_path / "old", rest | experts()),
+        write_release(tmp_path / "new", rest | stacked(experts(), is_transposed=True)),
+    )
+    before, after = (load_release(side) for side in sides)
+    relaid = diff_fingerprints(before, after).tensors.relaid
+    for read, side in enumerate(sides):
+        found = readable_weights(side)
+        assert found is not None
+        for is_remote in (True, False):
+            weights = msgspec.structs.replace(found, is_remote=is_remote)
+            proved = prove_relayouts(
+                before, after, relaid, weights=(weights, None) if read == 0 else (None, weights), jobs=1
+            )
+            reasons = {one.reason for one in proved}
+            too_large = "it lies on a store, and is too large to be transposed in memory"
+            assert reasons == {too_large if is_remote else None}
+
+
+def test_parts_of_which_one_is_gone_prove_nothing(tmp_path: Path) -> None:
+    """Of the side that is read; the other one is a saved fingerprint."""
+    sides = (write_release(tmp_path / "old", tensors(1)), write_release(tmp_path / "new", fused(tensors(1))))
+    before, after = (load_release(side) for side in sides)
+    relaid = diff_fingerprints(before, after).tensors.relaid
+    weights = tensors(1)
+    del weights["model.layers.1.self_attn.v_proj.weight"]
+    found = readable_weights(write_release(sides[0], weights))
+    proved = prove_relayouts(before, after, relaid, weights=(found, None))
+    statuses = {one.new[0].removeprefix("model.layers."): one.status for one in proved}
+    assert statuses.pop("1.self_attn.qkv_proj.weight") is RelaidStatus.UNPROVEN
+    assert set(statuses.values()) == {RelaidStatus.EQUAL}
+    assert {one.reason for one in proved} == {
+        None,
+        "some of its tensors are in the fingerprint, and in no file of the release any more",
+    }
+    whole = readable_weights(sides[1])
+    again = prove_relayouts(before, after, relaid, weights=(found, whole))  # the fused side tells it alone
+    assert {one.status for one in again} == {RelaidStatus.EQUAL}
 
 
 # --- saved fingerprints ---
