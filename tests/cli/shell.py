@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 RULES = "Every rule of this shop is written down here and holds for every customer. " * 8
@@ -54,12 +57,23 @@ class Releases:
 COMMAND = [sys.executable, "-m", "kvrelease"]
 
 
+@contextlib.contextmanager
+def ctrl_c_is_heard() -> Iterator[None]:
+    """What is started meanwhile hears Ctrl-C: a child inherits that it is ignored, as in a shell's background job."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def start(*argv: object, **options: object) -> subprocess.Popen[str]:
-    """The program as a process of its own."""
-    return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
-        [*COMMAND, *map(str, argv)],
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": {**os.environ}, **options},
-    )
+    """The program as a process of its own, which hears Ctrl-C."""
+    with ctrl_c_is_heard():
+        return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
+            [*COMMAND, *map(str, argv)],
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": {**os.environ}, **options},
+        )
 
 
 def finish(*argv: object, **options: object) -> Result:

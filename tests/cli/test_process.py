@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +37,14 @@ def wait_for_generations(server: ScriptedEngine, *, count: int, process: subproc
 def start_command(name: str, server: ScriptedEngine, releases: Releases, **options: object) -> subprocess.Popen[str]:
     engine = ("--release", releases.new, "--engine-url", server.url, "--prompts", "prompts.yaml")
     return start(name, *engine, "-o", "r.json", **options)
+
+
+@pytest.fixture
+def in_the_background() -> Iterator[None]:
+    """As after `pytest &` in a script, and under some CI runners: whoever is started ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def after(server: ScriptedEngine, *, answers: int, then: Callable[[], Break | None]) -> None:
@@ -81,6 +89,7 @@ def test_a_cancelled_record_keeps_its_observations_though_told_twice(releases: R
     assert len(artifacts.read(workdir / "r.json", Record).observations) == 2
 
 
+@pytest.mark.usefixtures("in_the_background")
 def test_a_cancelled_verify_is_no_pass(releases: Releases, workdir: Path) -> None:
     with ScriptedEngine(release="new") as server:
         after(server, answers=5, then=lambda: Break.HANG)
@@ -130,10 +139,12 @@ def test_a_store_that_hangs_keeps_nobody_waiting(workdir: Path) -> None:
     assert [(out, err.splitlines()[-1], "Traceback" in err) for out, err in results] == [("", "interrupted", False)] * 2
 
 
+@pytest.mark.usefixtures("in_the_background")
 def test_a_second_signal_ends_the_program_at_once_whatever_it_is_doing() -> None:
     code = (
         "import os, signal, threading\n"
         "from kvrelease.cli.interrupt import treat_termination_as_interrupt\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "treat_termination_as_interrupt()\n"
         "try:\n    signal.raise_signal(signal.SIGINT)\n"
         "except KeyboardInterrupt:\n    print('first', flush=True)\n"
