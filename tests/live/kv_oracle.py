@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from tests.live.conftest import REPOSITORY
+from tests.release.oracle import same_bits
 
 PROMPT_TOKENS = 384
 """Of one support prompt: three of vLLM's CPU blocks."""
@@ -121,14 +122,8 @@ def adapted(release: Path, adapter: Path) -> Any:
 
 def difference(old: Kv, new: Kv) -> Difference:
     """Where two releases' K and V are not equal bit for bit."""
-    import torch
-
     pairs = list(zip(old.layers, new.layers, strict=True))
-    layers = tuple(
-        number
-        for number, (before, after) in enumerate(pairs)
-        if before.dtype != after.dtype or not torch.equal(before, after)
-    )
+    layers = tuple(number for number, (before, after) in enumerate(pairs) if not same_bits(before, after))
     changes = (pairs[number][0].float() - pairs[number][1].float() for number in layers)
     largest = max((float(change.abs().max()) for change in changes), default=0.0)
     return Difference(layers=layers, largest=largest)

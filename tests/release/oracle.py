@@ -278,12 +278,19 @@ def first_change(before: list[list[Any]], after: list[list[Any]] | None) -> int 
     if len(before) != len(after):
         return 0
     for layer, (old, new) in enumerate(zip(before, after, strict=True)):
-        is_same = len(old) == len(new) and all(
-            a.shape == b.shape and bool((a == b).all()) for a, b in zip(old, new, strict=True)
-        )
-        if not is_same:
+        if len(old) != len(new) or not all(map(same_bits, old, new)):
             return layer
     return None
+
+
+def same_bits(one: Any, other: Any) -> bool:
+    """Whether two tensors are stored alike: 0.0 and -0.0 are not, and a NaN is itself."""
+    import torch
+
+    def stored(tensor: Any) -> Any:
+        return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(stored(one), stored(other))
 
 
 def answers_of(case: Case) -> tuple[str, list[Answer]]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from kvrelease.release.families import FAMILIES, FAMILY_OF_TYPE
 from kvrelease.release.families.family import Family
 from kvrelease.release.families.llama import LLAMA
 from kvrelease.release.families.pretrained import HARMLESS_KEYS
-from tests.release.oracle import UNFIT, Answer, Case, Outcome, TinyModel
+from tests.release.oracle import UNFIT, Answer, Case, Outcome, TinyModel, first_change
 from tests.release.oracle_cases import CASES
 from tests.release.oracle_cases.llama import HARMLESS, LLAMA_CASES
 
@@ -66,3 +68,26 @@ def test_every_model_type_has_a_case() -> None:
 )
 def test_outcomes(predicted: int | None, measured: int | None, outcome: Outcome) -> None:
     assert Answer(what="x", predicted=predicted, measured=measured).outcome is outcome
+
+
+def test_a_layer_differs_where_one_bit_does() -> None:
+    """The sign of a zero is one, and a NaN is no other NaN than itself."""
+    zeros, nans = torch.zeros(3), torch.full((3,), math.nan)
+    assert first_change([[zeros], [nans]], [[zeros.clone()], [nans.clone()]]) is None
+    assert first_change([[zeros], [zeros]], [[zeros], [-zeros]]) == 1
+    assert first_change([[zeros]], [[zeros.bfloat16()]]) == 0
+    assert first_change([[zeros]], [[zeros.view(1, 3)]]) == 0
+    assert first_change([[zeros]], [[zeros, zeros]]) == 0
+    assert first_change([[torch.zeros(())]], [[torch.zeros(())]]) is None
+
+
+BENCHMARKS = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+
+
+def test_every_case_has_its_row_in_the_published_table_and_no_row_is_of_none() -> None:
+    """`python -m benchmarks.oracle` makes it; a new family's rows are part of adding it (CONTRIBUTING.md)."""
+    text = BENCHMARKS.read_text(encoding="utf-8").partition("## Dependency rules")[2].partition("\n## ")[0]
+    rows = [line.split(" | ")[:2] for line in text.splitlines() if line.startswith("| ") and "`" in line]
+    assert [(label.removeprefix("| "), rule) for label, rule in rows] == [
+        (case.label, f"`{FAMILY_OF_TYPE[case.model_type].rule}`") for case in CASES
+    ]
