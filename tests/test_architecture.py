@@ -262,3 +262,14 @@ def test_nothing_is_mapped() -> None:
     for path in MODULES:
         for module, line in imports_of(path):
             assert module.split(".")[0] != "mmap", f"{path}:{line} imports {module}"
+
+
+def test_every_module_of_release_and_no_other_has_its_place_in_the_document() -> None:
+    """`release/` has too many to be found by name alone: docs/architecture.md sorts them, each family's own aside."""
+    text = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = text.partition("## What lies in `release/`")[2].partition("\n## ")[0]
+    named = [word for word in table.split("|---|---|")[1].split("`")[1::2] if not word.endswith("/")]
+    modules = {path.stem for path in (PACKAGE / "release").glob("*.py")} - {"__init__"}
+    shared = {"family", "parts", "experts", "pretrained", "rope", "notation", "heads", "layer_types"}
+    assert sorted(set(named)) == sorted(modules | shared)
+    assert shared <= {path.stem for path in (PACKAGE / "release" / "families").glob("*.py")}

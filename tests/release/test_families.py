@@ -60,6 +60,19 @@ def test_the_table_of_the_document_is_the_rule(family: Family) -> None:
     assert f"| `{family.rule}` | {types} | {own} |\n" in VALIDITY.read_text(encoding="utf-8")
 
 
+def test_every_row_of_the_document_is_a_rule() -> None:
+    table = VALIDITY.read_text(encoding="utf-8").partition("| rule | model types |")[2].partition("\n\n")[0]
+    rows = [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert rows[0] == FAMILIES[0].rule
+    assert sorted(rows) == sorted(family.rule for family in FAMILIES)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.rule)
+def test_every_rule_is_explained_below_the_table(family: Family) -> None:
+    headings = [line for line in VALIDITY.read_text(encoding="utf-8").splitlines() if line.startswith("##")]
+    assert [line for line in headings if f"`{family.rule}`" in line]
+
+
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.rule)
 def test_a_part_has_one_place_and_fused_ones_are_parts(family: Family) -> None:
     places = [set(family.norms), set(family.projections), set(family.parameters)]
