@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from kvrelease.printable import listed
 from kvrelease.release.adapter import AdapterDigest
@@ -15,15 +15,31 @@ from kvrelease.release.text_changes import compare_values, values_shown
 _BASE_KEYS = ("base_model_name_or_path", "revision")
 
 
-def adapter_reasons(old: Fingerprint, new: Fingerprint, changes: AdapterChanges) -> tuple[str, ...]:
-    """One sentence for each adapter that is another one under its old name, where the base is the same."""
+def replaced_adapters(old: Fingerprint, new: Fingerprint, changes: AdapterChanges) -> tuple[str, ...]:
+    """Names under which another adapter is served than before, so that KV made with it is invalid whatever the base.
+
+    Not those that are others because of their base alone, and none of an adapter without its base.
+    """
+    if ADAPTER_RULE in (old.rule.name, new.rule.name):
+        return ()
+    before, after = ({adapter.name: adapter.content for adapter in side.adapters} for side in (old, new))
+    return tuple(name for name in changes.changed if before[name] != after[name])
+
+
+def adapter_reasons(old: Fingerprint, new: Fingerprint, names: Sequence[str]) -> tuple[str, ...]:
+    """One sentence for each adapter that is another one under its old name.
+
+    Args:
+        old: the release before.
+        new: the one after.
+        names: of those adapters.
+    """
     before, after = ({adapter.name: adapter for adapter in side.adapters} for side in (old, new))
-    reasons = [
+    return tuple(
         f"the adapter {name!r} is another one ({what_changed(before[name], after[name])}): KV made with it under that "
         "name is invalid, and engines key KV by the name: serve it under a new one"
-        for name in changes.changed
-    ]
-    return (*reasons, "KV of the base alone stays valid in every layer")
+        for name in names
+    )
 
 
 def what_changed(old: AdapterDigest, new: AdapterDigest) -> str:
@@ -67,21 +83,23 @@ def ungiven_adapters(old: Fingerprint, new: Fingerprint, ungiven: Collection[str
     return None
 
 
-def adapter_notes(old: Fingerprint, new: Fingerprint, changes: AdapterChanges, *, are_reasons: bool) -> tuple[str, ...]:
+def adapter_notes(
+    old: Fingerprint, new: Fingerprint, changes: AdapterChanges, *, told: Collection[str]
+) -> tuple[str, ...]:
     """What adapters that came, went or are there mean for old KV.
 
     Args:
         old: the release before.
         new: the one after.
         changes: which differ.
-        are_reasons: those that changed are among the reasons already.
+        told: names of those that are among the reasons already.
     """
     notes = []
-    if changes.changed and not are_reasons:
-        alone = {changes.changed[0]: (old.adapters[0], new.adapters[0])} if new.rule.name == ADAPTER_RULE else {}
-        before, after = ({adapter.name: adapter for adapter in side.adapters} for side in (old, new))
-        for name in changes.changed:
-            pair = alone.get(name) or (before[name], after[name])
+    are_alone = all(side.rule.name == ADAPTER_RULE for side in (old, new))  # then one, whatever the two are called
+    before, after = ({adapter.name: adapter for adapter in side.adapters} for side in (old, new))
+    for name in changes.changed:
+        if name not in told:
+            pair = (old.adapters[0], new.adapters[0]) if are_alone else (before[name], after[name])
             notes.append(f"note: the adapter {name!r} is another one ({what_changed(*pair)})")
     served = [one for one in new.adapters if one.kv_name is not None]
     if served and changes.count:

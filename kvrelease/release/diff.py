@@ -7,7 +7,7 @@ from collections.abc import Collection
 import msgspec
 
 from kvrelease.artifacts import Verdict
-from kvrelease.release.adapter_diff import adapter_notes, adapter_reasons, ungiven_adapters
+from kvrelease.release.adapter_diff import adapter_notes, ungiven_adapters
 from kvrelease.release.comparison import (
     AdapterChanges,
     Sameness,
@@ -19,21 +19,10 @@ from kvrelease.release.config_change import compare_config
 from kvrelease.release.diff_advice import advice
 from kvrelease.release.diff_record import Diff, KvStatus
 from kvrelease.release.diff_summary import summarise
-from kvrelease.release.draft_heads import draft_model
 from kvrelease.release.drift_figures import DriftReport
-from kvrelease.release.file_changes import (
-    changed_code,
-    changed_files,
-    code_reasons,
-    compare_releases,
-    extra_notes,
-    is_multimodal,
-    preprocessor_reasons,
-    preprocessors,
-    unread_reasons,
-)
+from kvrelease.release.file_changes import changed_code, changed_files, compare_releases, extra_notes
 from kvrelease.release.fingerprint import Fingerprint
-from kvrelease.release.kv_verdict import impact_of, is_one_family, judge_kv
+from kvrelease.release.kv_verdict import is_one_family, judge_kv
 from kvrelease.release.notation import notation_notes
 from kvrelease.release.relayout import Relaid
 from kvrelease.release.runtime_change import NOT_COMPARED, RuntimeChange, RuntimeStatus
@@ -81,32 +70,23 @@ def diff_fingerprints(
     changed = parts_that_are(Sameness.CHANGED, parts)
     text = compare_text(old, new, changed, texts)
     code, files = changed_code(old, new), changed_files(old, new)
-    # What a model of text makes of them, only its rule knows.
-    certain = preprocessors(files) if is_multimodal(old) or is_multimodal(new) else ()
     adapters = compare_adapters(old, new) if unsaid is None else AdapterChanges()
     kv = judge_kv(
         old,
         new,
-        tensors,
-        config,
-        [one for one in files if one not in certain],
-        certain=(
-            *([runtime.sentence] if runtime.status is RuntimeStatus.DIFFERENT else []),
-            *code_reasons(code),
-            *preprocessor_reasons(certain),
-        ),
-        unread=(*unread_reasons(old, new), *_about_drafts(old, new), *(() if unsaid is None else (unsaid,))),
+        tensors=tensors,
+        config=config,
+        files=files,
+        code=code,
+        adapters=adapters,
+        ungiven=unsaid,
+        runtime=runtime,
     )
-    is_for_adapters = kv.status is KvStatus.VALID and bool(adapters.changed)
-    if is_for_adapters:
-        kv = impact_of(KvStatus.INVALID, kv.layers, 0, (*adapter_reasons(old, new, adapters), *kv.reasons))
-    if runtime.status is RuntimeStatus.UNKNOWN and kv.status is KvStatus.VALID:
-        kv = impact_of(KvStatus.UNKNOWN, kv.layers, None, (runtime.sentence, *kv.reasons))
     notes = (
         *text.notes,
         *extra_notes(old, new),
         *notation_notes(old, new),
-        *adapter_notes(old, new, adapters, are_reasons=is_for_adapters),
+        *adapter_notes(old, new, adapters, told=kv.adapters),
     )
     found = Diff(
         old=old.release,
@@ -168,14 +148,3 @@ _OF_KV = {
     KvStatus.INVALID: Verdict.FAIL,
     KvStatus.UNKNOWN: Verdict.INCONCLUSIVE,
 }
-
-
-def _about_drafts(old: Fingerprint, new: Fingerprint) -> list[str]:
-    kinds = [draft_model(side.config or {}, side.tensor_digests) for side in (old, new)]
-    kind = next((kind for kind in kinds if kind is not None), None)
-    if kind is None:
-        return []
-    return [
-        f"the release drafts for another model ({kind}): its KV is made from that model's hidden states, so it is "
-        "valid only as long as that model is the same too"
-    ]

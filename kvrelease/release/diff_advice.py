@@ -27,7 +27,8 @@ def advice(found: Diff, *, old: Fingerprint, new: Fingerprint) -> tuple[str, ...
             f"{kept}keep the cache where engine, version and settings stay too; only then is its namespace the same",
         )
     name = f"kvrelease namespace {shlex.quote(found.release.source)} --engine KIND"
-    tells = _what_tells(found, old, new) if found.kv.status is KvStatus.UNKNOWN else None
+    is_unknown = KvStatus.UNKNOWN in (found.kv.status, found.kv.base)
+    tells = _what_tells(found, old, new) if is_unknown else None
     return (
         *(() if tells is None else (tells,)),
         "engines and stores key KV by tokens, in every process and under every release alike, and none can be relied "

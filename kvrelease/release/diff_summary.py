@@ -27,20 +27,17 @@ def summarise(found: Diff) -> str:
             return f"Old KV stays valid in every layer: {changes}."
         case KvStatus.INVALID if found.runtime.status is RuntimeStatus.DIFFERENT:
             return f"Old KV is invalid in every layer, because {found.runtime.sentence}; of the release, {changes}."
-        case KvStatus.INVALID if _is_for_adapters_alone(found):
-            adapters = listed(found.adapters.changed)
-            return f"Old KV is invalid for the adapters {adapters}, and valid without them: {changes}."
+        case KvStatus.INVALID if kv.adapters:
+            rest = "valid without them" if kv.base is KvStatus.VALID else "whether it is valid without them is unknown"
+            return f"Old KV is invalid for the adapters {listed(kv.adapters)}, and {rest}: {changes}."
         case KvStatus.INVALID:
             kept = f" (the first {count_of(kv.valid_layers, 'layer')} would still agree)" if kv.valid_layers else ""
-            return f"Old KV is invalid from layer {kv.first_invalid_layer} on{kept}: {changes}."
+            where = f" from layer {kv.first_invalid_layer} on{kept}"
+            if kv.first_invalid_layer is None:
+                where = ", from which layer on is not known"
+            return f"Old KV is invalid{where}: {changes}."
         case KvStatus.UNKNOWN:
             return f"Whether old KV is valid is unknown, so treat it as invalid: {kv.reasons[0]}; {changes}."
-
-
-def _is_for_adapters_alone(found: Diff) -> bool:
-    """Whether old KV is invalid for adapters that changed, and KV of the base stays valid."""
-    is_base_same = "kv" not in (*found.changed, *found.unknown)
-    return bool(found.adapters.changed) and is_base_same
 
 
 def _changes(found: Diff) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from kvrelease.printable import listed
 from kvrelease.release.comparison import TensorChanges
 from kvrelease.release.content import Format
-from kvrelease.release.diff_record import ConfigChange
-from kvrelease.release.draft_heads import draft_head_of
+from kvrelease.release.diff_record import ConfigChange, KvStatus
+from kvrelease.release.draft_heads import draft_head_of, draft_model
 from kvrelease.release.families.family import KeyEffect
 from kvrelease.release.file_changes import FileChange
 from kvrelease.release.fingerprint import Fingerprint
@@ -127,6 +127,25 @@ def _reclassified(old: Fingerprint, new: Fingerprint) -> list[str]:
         for name, payload in new.tensor_digests.items()
         if old.tensor_digests.get(name) == payload and tensor_impact(name, old.rule) != tensor_impact(name, new.rule)
     ]
+
+
+def draft_reasons(old: Fingerprint, new: Fingerprint) -> list[str]:
+    """Why equal digests do not prove that KV of a release which drafts for another model is valid."""
+    kinds = [draft_model(side.config or {}, side.tensor_digests) for side in (old, new)]
+    kind = next((kind for kind in kinds if kind is not None), None)
+    if kind is None:
+        return []
+    return [
+        f"the release drafts for another model ({kind}): its KV is made from that model's hidden states, so it is "
+        "valid only as long as that model is the same too"
+    ]
+
+
+def base_reason(base: KvStatus) -> str:
+    """What holds for KV that adapters had no part in, where KV made with some of them is invalid."""
+    if base is KvStatus.VALID:
+        return "KV of the base alone stays valid in every layer"
+    return "whether KV of the base alone stays valid is not known"
 
 
 def all_names(tensors: TensorChanges) -> list[str]:

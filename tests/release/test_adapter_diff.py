@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
 from kvrelease.release.adapter import AdapterDigest
-from kvrelease.release.adapter_diff import adapter_notes, adapter_reasons, what_changed
+from kvrelease.release.adapter_diff import adapter_notes, adapter_reasons, replaced_adapters, what_changed
 from kvrelease.release.comparison import compare_adapters
 from kvrelease.release.fingerprint import Fingerprint
 from tests.builders import fingerprint
@@ -63,23 +65,23 @@ def test_who_wrote_an_adapter_is_no_change_of_it() -> None:
     assert "another base" not in what_changed(A, changed(uncounted=A.uncounted | {"peft_version": "0.2"}))
 
 
-def test_a_changed_adapter_invalidates_its_own_kv_and_not_the_bases() -> None:
+def test_a_changed_adapter_invalidates_its_own_kv_and_is_told_once() -> None:
     old, new = served(A), served(changed(weights="kvfp1-full:01"))
-    reasons = adapter_reasons(old, new, compare_adapters(old, new))
-    assert len(reasons) == 2
-    assert reasons[0].startswith("the adapter 'support' is another one (its weights changed): KV made with it under")
-    assert reasons[1] == "KV of the base alone stays valid in every layer"
-    assert not any("is another one" in note for note in _notes(old, new, are_reasons=True))
-    assert any("is another one (its weights changed)" in note for note in _notes(old, new, are_reasons=False))
+    names = replaced_adapters(old, new, compare_adapters(old, new))
+    assert names == ("support",)
+    (reason,) = adapter_reasons(old, new, names)
+    assert reason.startswith("the adapter 'support' is another one (its weights changed): KV made with it under")
+    assert not any("is another one" in note for note in _notes(old, new, told=names))
+    assert any("is another one (its weights changed)" in note for note in _notes(old, new))
 
 
 def test_adapters_that_come_and_go_are_told_with_the_name_that_each_needs() -> None:
-    added = _notes(served(), served(A), are_reasons=False)
+    added = _notes(served(), served(A))
     assert any("give each a namespace of its own ('support': kv1-aaaa" in note for note in added)
     assert any("new adapters: 'support'; if an engine served another one under such a name" in note for note in added)
-    assert _notes(served(A), served(), are_reasons=False) == ("note: adapters that are gone: 'support'",)
-    assert _notes(served(A), served(A), are_reasons=False) == ()
+    assert _notes(served(A), served()) == ("note: adapters that are gone: 'support'",)
+    assert _notes(served(A), served(A)) == ()
 
 
-def _notes(old: Fingerprint, new: Fingerprint, *, are_reasons: bool) -> tuple[str, ...]:
-    return adapter_notes(old, new, compare_adapters(old, new), are_reasons=are_reasons)
+def _notes(old: Fingerprint, new: Fingerprint, *, told: Sequence[str] = ()) -> tuple[str, ...]:
+    return adapter_notes(old, new, compare_adapters(old, new), told=told)

@@ -14,73 +14,21 @@ from kvrelease.release.comparison import Renamed, TensorChanges
 from kvrelease.release.content import Format
 from kvrelease.release.diff import diff_fingerprints, diff_verdict
 from kvrelease.release.diff_record import ConfigChange, Diff, KvImpact, KvStatus
-from kvrelease.release.digests import config_digest, kv_digests, release_digest, weights_digest
-from kvrelease.release.fingerprint import Digests, Fingerprint
+from kvrelease.release.digests import config_digest, kv_digests
+from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE, rule_for
 from kvrelease.release.mode import Mode
 from kvrelease.release.model_config import canonical_config
 from kvrelease.release.runtime_change import RuntimeChange, RuntimeField, RuntimeStatus
-from tests.release.builders import config_json, tensors
+from tests.release.builders import config_json
+from tests.release.fingerprints import NEW, OLD, PAYLOADS, fingerprint, replaced
 
-PAYLOADS = {name: f"{index:064x}" for index, name in enumerate(tensors())}
-NEW = "f" * 64
 CHANGED_RUNTIME = RuntimeChange(
     status=RuntimeStatus.DIFFERENT,
     fields=(RuntimeField(field="version", old="1", new="2"),),
     unread=(),
     sentence="the runtime changed (version 1 → 2): the same weights make other KV",
 )
-
-
-def fingerprint(
-    payloads: dict[str, str] | None = None,
-    config: JsonObject | None = None,
-    *,
-    tokenizer: str = "t:00",
-    generation: str = "g:00",
-    template: str = "c:00",
-) -> Fingerprint:
-    """A fingerprint without files."""
-    payloads = PAYLOADS if payloads is None else payloads
-    canonical = canonical_config(config_json() if config is None else config)
-    rule = rule_for(canonical)
-    kv, layers = kv_digests(payloads, canonical.entries, {}, rule)
-    parts: dict[str, str | None] = {
-        "weights": weights_digest(payloads),
-        "config": config_digest(canonical.entries, {}, rule),
-        "tokenizer": tokenizer,
-        "generation": generation,
-        "template": template,
-    }
-    return Fingerprint(
-        release=ReleaseRef(name="support", version=None, source="support", kv_name=None),
-        mode=Mode.FULL,
-        digests=Digests(
-            release=release_digest(parts),
-            weights=weights_digest(payloads),
-            kv=kv,
-            config=parts["config"],
-            tokenizer=tokenizer,
-            template=template,
-            generation=generation,
-        ),
-        fast=None,
-        adapters=(),
-        rule=rule,
-        layers=layers,
-        tensors=len(payloads),
-        bytes=0,
-        seconds=0.0,
-        files=(),
-        config=canonical.entries,
-        transformers_version=None,
-        tensor_digests=payloads,
-        warnings=(),
-        code={},
-    )
-
-
-OLD = fingerprint()
 
 
 def test_equal_releases() -> None:
@@ -193,10 +141,6 @@ def test_where_no_rule_applies_no_key_is_said_to_count() -> None:
     kv = diff_fingerprints(old, new).kv
     assert kv.status is KvStatus.UNKNOWN
     assert kv.reasons[1] == "config.json changed in 'eos_token_id', and no rule tells whether KV depends on it"
-
-
-def replaced(base: Fingerprint, **changes: object) -> Fingerprint:
-    return msgspec.structs.replace(base, **changes)
 
 
 def test_what_cannot_be_compared_is_unknown() -> None:
