@@ -280,7 +280,12 @@ def diff_of_parts(**changes: object) -> Diff:
             unknown=("code",),
             tensors=TensorChanges(added=(), removed=(), changed=(), renamed=()),
             kv=KvImpact(
-                status=KvStatus.INVALID, layers=30, valid_layers=0, first_invalid_layer=0, reasons=(runtime.sentence,)
+                status=KvStatus.INVALID,
+                layers=30,
+                valid_layers=0,
+                first_invalid_layer=0,
+                reasons=(runtime.sentence,),
+                notes=("the chat template changed: 'default' changed (+1 −1 of 2 lines)",),
             ),
             config=(),
             summary=f"Old KV is invalid in every layer, because {runtime.sentence}; the tokenizer changed.",

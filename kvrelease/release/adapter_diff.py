@@ -100,18 +100,18 @@ def adapter_notes(
     for name in changes.changed:
         if name not in told:
             pair = (old.adapters[0], new.adapters[0]) if are_alone else (before[name], after[name])
-            notes.append(f"note: the adapter {name!r} is another one ({what_changed(*pair)})")
+            notes.append(f"the adapter {name!r} is another one ({what_changed(*pair)})")
     served = [one for one in new.adapters if one.kv_name is not None]
     if served and changes.count:
         notes.append(
-            "note: stores outside the engine may key KV by tokens and model alone, and hand one adapter's KV to "
+            "stores outside the engine may key KV by tokens and model alone, and hand one adapter's KV to "
             f"another: give each a namespace of its own ({', '.join(f'{one.name!r}: {one.kv_name}' for one in served)})"
         )
     if changes.added:
         notes.append(
-            f"note: new adapters: {listed(changes.added)}; if an engine served another one under such a name, old KV "
+            f"new adapters: {listed(changes.added)}; if an engine served another one under such a name, old KV "
             "may still lie under it"
         )
     if changes.removed:
-        notes.append(f"note: adapters that are gone: {listed(changes.removed)}")
+        notes.append(f"adapters that are gone: {listed(changes.removed)}")
     return tuple(notes)

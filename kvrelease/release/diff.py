@@ -94,7 +94,7 @@ def diff_fingerprints(
         changed=changed,
         unknown=parts_that_are(Sameness.UNKNOWN, parts),
         tensors=tensors,
-        kv=msgspec.structs.replace(kv, reasons=(*kv.reasons, *notes)),
+        kv=msgspec.structs.replace(kv, notes=notes),
         config=config,
         drift=(),
         summary="",

@@ -41,6 +41,7 @@ class KvImpact(msgspec.Struct, frozen=True, kw_only=True):
         valid_layers: how many layers, from the first on, keep valid KV; None where not known.
         first_invalid_layer: None where none is invalid, or it is not known.
         reasons: sentences, the deciding ones first.
+        notes: sentences about what changed or is there and leaves the verdict alone.
         adapters: names under which another adapter is served, where old KV is invalid for those alone; empty otherwise.
         base: then, the verdict on KV that no adapter had a part in; None otherwise.
     """
@@ -50,6 +51,7 @@ class KvImpact(msgspec.Struct, frozen=True, kw_only=True):
     valid_layers: int | None
     first_invalid_layer: int | None
     reasons: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
     base: KvStatus | None = None
 

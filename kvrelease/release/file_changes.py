@@ -231,7 +231,7 @@ def extra_notes(old: Fingerprint, new: Fingerprint) -> list[str]:
         extra = [path for path in extra if not any(text.startswith(f"{path} lies") for text in told)]
         if extra:
             notes.append(
-                f"note: weight files beside the {name} release that are not part of it were not compared: "
+                f"weight files beside the {name} release that are not part of it were not compared: "
                 f"{listed(extra)}; an engine that loads every file of a directory loads them"
             )
     return notes

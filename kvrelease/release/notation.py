@@ -16,7 +16,7 @@ def notation_notes(old: Fingerprint, new: Fingerprint) -> list[str]:
     notes = []
     if _NEW_NOTATION in after.rope_keys and before.rope_keys and _NEW_NOTATION not in before.rope_keys:
         notes.append(
-            "note: config.json now writes its rotary parameters as rope_parameters, as transformers 5 does: it needs "
+            "config.json now writes its rotary parameters as rope_parameters, as transformers 5 does: it needs "
             "an engine that reads them; one that knows only rope_theta takes its own default, and makes other KV"
         )
     for aliases, others, verb in (
@@ -25,5 +25,5 @@ def notation_notes(old: Fingerprint, new: Fingerprint) -> list[str]:
     ):
         names = [name for name in aliases if name not in others]
         if names:
-            notes.append(f"note: the new release {verb} {listed(names)}, an alias of what it is tied to: no change")
+            notes.append(f"the new release {verb} {listed(names)}, an alias of what it is tied to: no change")
     return notes

@@ -139,7 +139,7 @@ def shadowed_notes(old: Details, new: Details) -> list[str]:
     for side, details in (("old", old), ("new", new)):
         if details.shadowed:
             notes.append(
-                f"note: the {side} release has two chat templates that differ: the .jinja file counts here, as for "
+                f"the {side} release has two chat templates that differ: the .jinja file counts here, as for "
                 "transformers and vLLM; engines that read only tokenizer_config.json render other prompts"
             )
     changed = [
@@ -148,9 +148,7 @@ def shadowed_notes(old: Details, new: Details) -> list[str]:
         if old.shadowed[name].digest != new.shadowed[name].digest
     ]
     if changed and old.templates == new.templates:
-        notes.append(
-            "note: of the two, only the template in tokenizer_config.json changed, which the .jinja file overrides"
-        )
+        notes.append("of the two, only the template in tokenizer_config.json changed, which the .jinja file overrides")
     return notes
 
 

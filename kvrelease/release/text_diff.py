@@ -49,7 +49,7 @@ def compare_text(old: Fingerprint, new: Fingerprint, changed: Sequence[str], tex
     notes = []
     if tokenizer is not None:
         notes.append(
-            f"note: {tokenizer.sentence}; KV belongs to token ids and stays what it is, but the same text may now be "
+            f"{tokenizer.sentence}; KV belongs to token ids and stays what it is, but the same text may now be "
             "other ids and miss old entries"
         )
     before, after = old.details, new.details
@@ -59,20 +59,19 @@ def compare_text(old: Fingerprint, new: Fingerprint, changed: Sequence[str], tex
             templates = compare_templates(before.templates, after.templates, pair)
         which = ", ".join(change.described for change in templates) or "a saved fingerprint does not say which"
         notes.append(
-            f"note: the chat template changed: {which}; the same messages become another prompt, so they may miss old "
-            "entries"
+            f"the chat template changed: {which}; the same messages become another prompt, so they may miss old entries"
         )
     if "generation" in changed:
         if before is not None and after is not None:
             generation = compare_values(before.generation, after.generation)
         which = values_shown(generation) or "a saved fingerprint does not say which"
-        notes.append(f"note: the generation defaults changed: {which}; answers may differ although KV does not")
+        notes.append(f"the generation defaults changed: {which}; answers may differ although KV does not")
     if before is not None and after is not None:
         notes += shadowed_notes(before, after)
         if places := sorted({*before.tokenizer_elsewhere, *after.tokenizer_elsewhere}):
-            notes.append(f"note: {unread_tokenizer(places)}: whether the same text becomes the same ids is not known")
+            notes.append(f"{unread_tokenizer(places)}: whether the same text becomes the same ids is not known")
     if beside := compare_beside(old, new):
-        notes.append(f"note: {beside}: whether the same text becomes the same ids is not known")
+        notes.append(f"{beside}: whether the same text becomes the same ids is not known")
     return TextChanges(tokenizer=tokenizer, templates=templates, generation=generation, notes=tuple(notes))
 
 

@@ -43,6 +43,8 @@ def diff_document(found: Diff) -> Document:
     blocks: list[Block] = [Verdict(word=word(str(kv.status)), reason=found.summary), Facts(pairs=_facts(found))]
     if kv.reasons:
         blocks.append(Notes(title="Reasons", lines=kv.reasons))
+    if kv.notes:
+        blocks.append(Notes(title="Notes", lines=kv.notes))
     if found.config:
         rows = tuple(
             (change.key, _value(change.old), _value(change.new), "yes" if change.affects_kv else "no")

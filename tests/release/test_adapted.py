@@ -215,10 +215,10 @@ def test_adapters_that_come_or_go_leave_the_rest_valid(tmp_path: Path, base: Fin
     came, went = diff_fingerprints(base, with_one), diff_fingerprints(with_one, base)
     assert (came.kv.status, went.kv.status) == (KvStatus.VALID, KvStatus.VALID)
     assert (came.adapters, went.adapters) == (AdapterChanges(added=("support",)), AdapterChanges(removed=("support",)))
-    assert "note: new adapters: 'support'" in came.kv.reasons[-1]
-    assert "note: adapters that are gone: 'support'" in went.kv.reasons[-1]
+    assert came.kv.notes[-1].startswith("new adapters: 'support'")
+    assert went.kv.notes == ("adapters that are gone: 'support'",)
     same = diff_fingerprints(with_one, with_one)
-    assert (same.kv.status, same.adapters.count, same.kv.reasons) == (KvStatus.VALID, 0, ())
+    assert (same.kv.status, same.adapters.count, same.kv.reasons, same.kv.notes) == (KvStatus.VALID, 0, (), ())
 
 
 def test_a_moved_base_invalidates_base_and_adapters(tmp_path: Path, base: Fingerprint) -> None:
@@ -240,8 +240,8 @@ def test_an_adapter_alone_says_nothing_about_kv_even_if_it_did_not_change(tmp_pa
     changes = diff_fingerprints(found, other)
     assert [change.key for change in changes.config] == ["lora_alpha"]
     assert set(changes.changed) == {"release", "kv", "config"}
-    assert changes.kv.reasons[-1] == (
-        "note: the adapter 'b' is another one (its weights are the same; its configuration changed in lora_alpha 4 → 8)"
+    assert changes.kv.notes[-1] == (
+        "the adapter 'b' is another one (its weights are the same; its configuration changed in lora_alpha 4 → 8)"
     )
 
 

@@ -79,7 +79,7 @@ def test_adapters_that_come_and_go_are_told_with_the_name_that_each_needs() -> N
     added = _notes(served(), served(A))
     assert any("give each a namespace of its own ('support': kv1-aaaa" in note for note in added)
     assert any("new adapters: 'support'; if an engine served another one under such a name" in note for note in added)
-    assert _notes(served(A), served()) == ("note: adapters that are gone: 'support'",)
+    assert _notes(served(A), served()) == ("adapters that are gone: 'support'",)
     assert _notes(served(A), served(A)) == ()
 
 

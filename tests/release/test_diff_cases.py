@@ -165,7 +165,7 @@ def test_each_adapter_has_to_have_a_namespace_of_its_own(tmp_path: Path) -> None
     one = write_adapter(tmp_path / "one", adapter_tensors(layers=[0]))
     found = diff_fingerprints(adapted(base), adapted(base, a=one))
     assert found.kv.status is KvStatus.VALID
-    (note,) = [reason for reason in found.kv.reasons if "stores outside the engine" in reason]
+    (note,) = [note for note in found.kv.notes if "stores outside the engine" in note]
     assert "give each a namespace of its own ('a': kv1-" in note
 
 
@@ -300,9 +300,9 @@ def test_extra_weight_files_are_named_and_called_not_compared(tmp_path: Path) ->
     (new / "draft.safetensors").write_bytes((old / "model-00001-of-00002.safetensors").read_bytes())
     found = diff(old, new)
     assert found.kv.status is KvStatus.VALID
-    (note,) = found.kv.reasons
+    (note,) = found.kv.notes
     assert note == (
-        "note: weight files beside the new release that are not part of it were not compared: 'draft.safetensors'; an "
+        "weight files beside the new release that are not part of it were not compared: 'draft.safetensors'; an "
         "engine that loads every file of a directory loads them"
     )
 
@@ -330,10 +330,8 @@ def test_a_stored_copy_of_tied_embeddings_is_an_alias(tmp_path: Path) -> None:
     new = write_release(tmp_path / "new", copy, config=config)
     found = diff(old, new)
     assert (found.changed, found.kv.status) == ((), KvStatus.VALID)
-    assert found.kv.reasons == (
-        "note: the new release stores 'lm_head.weight', an alias of what it is tied to: no change",
-    )
-    assert "leaves out 'lm_head.weight', an alias" in diff(new, old).kv.reasons[0]
+    assert found.kv.notes == ("the new release stores 'lm_head.weight', an alias of what it is tied to: no change",)
+    assert "leaves out 'lm_head.weight', an alias" in diff(new, old).kv.notes[0]
 
 
 def test_an_edited_template_of_a_gguf_file_changes_prompts_and_no_weights(tmp_path: Path) -> None:
@@ -347,8 +345,8 @@ def test_an_edited_template_of_a_gguf_file_changes_prompts_and_no_weights(tmp_pa
     assert found.summary == (
         "Old KV stays valid in every layer, but prompts or answers may differ: the chat template changed."
     )
-    assert found.kv.reasons == (
-        "note: the chat template changed: 'default' changed (+1 −1 of 2 lines); the same messages become another "
+    assert found.kv.notes == (
+        "the chat template changed: 'default' changed (+1 −1 of 2 lines); the same messages become another "
         "prompt, so they may miss old entries",
     )
     assert found.templates[0].excerpt == ("@@ -1,2 +1,2 @@", " {{ a }}", "-{{ b }}", "+{{ c }}")
@@ -365,8 +363,8 @@ def test_the_effective_template_counts_and_two_that_differ_are_told(tmp_path: Pa
     found = diff(old, new)
     assert "template" in found.changed
     assert any(
-        "the new release has two chat templates that differ: the .jinja file counts here" in reason
-        for reason in found.kv.reasons
+        "the new release has two chat templates that differ: the .jinja file counts here" in note
+        for note in found.kv.notes
     )
 
 
@@ -394,7 +392,7 @@ def test_rope_in_another_notation_is_no_change_and_another_rope_is(tmp_path: Pat
     new = write_release(tmp_path / "new", config=config_json(rope_theta=None, rope_parameters=rope))
     found = diff(old, new)
     assert (found.changed, found.kv.status) == ((), KvStatus.VALID)
-    assert "as transformers 5 does: it needs an engine that reads them" in found.kv.reasons[0]
+    assert "as transformers 5 does: it needs an engine that reads them" in found.kv.notes[0]
     other = write_release(
         tmp_path / "other", config=config_json(rope_theta=None, rope_parameters=rope | {"rope_theta": 10000.0})
     )

@@ -96,8 +96,8 @@ def test_a_tokenizer_whose_code_lies_elsewhere_is_never_the_same(tmp_path: Path)
         write_json(side / "tokenizer_config.json", {"auto_map": {"AutoTokenizer": "acme/code--tokenization.Own"}})
     found = diff(old, new)
     assert (found.kv.status, found.unknown) == (KvStatus.VALID, ("release", "tokenizer"))
-    assert found.kv.reasons == (
-        "note: tokenizer_config.json takes code from another repository, 'acme/code' (auto_map), which the tokenizer's "
+    assert found.kv.notes == (
+        "tokenizer_config.json takes code from another repository, 'acme/code' (auto_map), which the tokenizer's "
         "digest does not cover: whether the same text becomes the same ids is not known",
     )
     assert diff_verdict(found, part="tokenizer") is Verdict.INCONCLUSIVE

@@ -37,11 +37,11 @@ def test_a_changed_file_leaves_the_tokenizer_unknown(tmp_path: Path, name: str) 
     found = diff_fingerprints(before, after)
     assert "tokenizer" in found.unknown
     assert diff_verdict(found, part="tokenizer") is Verdict.INCONCLUSIVE
-    assert any(f"'{name}' changed: some engine makes the tokenizer of such a file" in note for note in found.kv.reasons)
+    assert any(f"'{name}' changed: some engine makes the tokenizer of such a file" in note for note in found.kv.notes)
     assert (found.kv.status is KvStatus.VALID) == (name in NAMES)
     same = diff_fingerprints(before, load_release(old))
     assert diff_verdict(same, part="any") is Verdict.PASS
-    assert same.kv.reasons == ()
+    assert (same.kv.reasons, same.kv.notes) == ((), ())
 
 
 def test_a_file_that_went_and_one_that_an_older_fingerprint_does_not_say(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_file_that_went_and_one_that_an_older_fingerprint_does_not_say(tmp_pat
     saved.write_text(json.dumps(content))
     found = diff_fingerprints(load_release(saved), load_release(new))
     assert diff_verdict(found, part="tokenizer") is Verdict.INCONCLUSIVE
-    assert "whether 'source.spm' changed a fingerprint that was saved earlier does not say" in found.kv.reasons[-1]
+    assert "whether 'source.spm' changed a fingerprint that was saved earlier does not say" in found.kv.notes[-1]
     (new / "source.spm").unlink()
     assert diff_verdict(diff_fingerprints(load_release(saved), load_release(new)), part="tokenizer") is Verdict.PASS
     gone = diff_fingerprints(load_release(old), load_release(new))

@@ -54,7 +54,7 @@ def diff(old: Path, new: Path) -> Diff:
 def change(found: Diff) -> TokenizerChange:
     assert found.tokenizer is not None
     assert found.kv.status is KvStatus.VALID
-    assert found.tokenizer.sentence in found.kv.reasons[0]
+    assert found.tokenizer.sentence in found.kv.notes[0]
     return found.tokenizer
 
 

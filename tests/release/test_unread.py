@@ -102,7 +102,8 @@ def test_weights_that_another_loader_prefers_are_never_called_the_same(tmp_path:
     assert (before.release.kv_name, before.digests) == (None, after.digests)
     found = diff_fingerprints(before, after)
     assert (found.kv.status, found.unknown) == (KvStatus.UNKNOWN, ("release", "weights", "kv"))
-    assert found.kv.reasons == (before.unread[0],)  # and no note that calls it no part of the release
+    assert found.kv.reasons == (before.unread[0],)
+    assert found.kv.notes == ()  # none that calls it no part of the release
     for part in ("kv", "weights", "any"):
         assert diff_verdict(found, part=part) is Verdict.INCONCLUSIVE
     for mode in Mode:
