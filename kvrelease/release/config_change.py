@@ -7,7 +7,7 @@ from kvrelease.release.canonical import same_value
 from kvrelease.release.diff_record import ConfigChange
 from kvrelease.release.file_changes import split_config
 from kvrelease.release.fingerprint import Fingerprint
-from kvrelease.release.impact import ALL_RULE, config_affects_kv
+from kvrelease.release.impact import ALL_RULE, Rule, config_affects_kv, knows_keys
 from kvrelease.release.model_config import canonical_config
 
 
@@ -32,12 +32,19 @@ def compare_config(old: Fingerprint, new: Fingerprint) -> tuple[ConfigChange, ..
             key=key,
             old=before.get(key),
             new=after.get(key),
-            affects_kv=config_affects_kv(key, old.rule) or config_affects_kv(key, new.rule),
+            affects_kv=_affects_kv(key, old.rule, new.rule),
         )
         for key in sorted(before.keys() | after.keys())
         if ((key in before) != (key in after) and key not in filled)
         or (key in before and key in after and not same_value(before.get(key), after.get(key)))
     )
+
+
+def _affects_kv(key: str, *rules: Rule) -> bool | None:
+    """Whether a change of the key makes KV another one, by either rule; None where a side follows none."""
+    if not all(knows_keys(rule) for rule in rules):
+        return None
+    return any(config_affects_kv(key, rule) for rule in rules)
 
 
 def _filled_in(entries: JsonObject) -> set[str]:

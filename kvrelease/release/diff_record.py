@@ -24,12 +24,20 @@ class KvStatus(enum.StrEnum):
 
 
 class ConfigChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One canonical key of the configuration itself; None where a side does not have it."""
+    """One canonical key of the configuration itself.
+
+    Attributes:
+        key: of it.
+        old: its value; None where a side does not have it.
+        new: likewise.
+        affects_kv: whether its change makes old KV invalid, as that of a key which the rule does not know does; None
+            where a side follows no rule, so that it is not known.
+    """
 
     key: str
     old: object
     new: object
-    affects_kv: bool
+    affects_kv: bool | None
 
 
 class KvImpact(msgspec.Struct, frozen=True, kw_only=True):

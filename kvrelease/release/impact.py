@@ -254,6 +254,11 @@ def tied_names(names: Iterable[str], rule: Rule) -> tuple[str, str] | None:
     return None if output is None or embedding is None else (output, embedding)
 
 
+def knows_keys(rule: Rule) -> bool:
+    """Whether the rule is one of ours that says what configuration keys do to KV."""
+    return rule.layers is not None and family_of_rule(rule.name) is not None
+
+
 def key_effect(key: str, rule: Rule) -> KeyEffect:
     """What a canonical configuration key does to KV under a rule; unknown where the rule knows no keys."""
     family = family_of_rule(rule.name)

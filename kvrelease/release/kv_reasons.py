@@ -39,11 +39,11 @@ def config_reasons(new: Fingerprint, config: Sequence[ConfigChange]) -> list[str
     """One sentence for each configuration key that KV depends on, or that nobody knows."""
     reasons = []
     for change in config:
-        if not change.affects_kv:
+        if change.affects_kv is False:
             continue
         where = "config.json" if new.format is Format.SAFETENSORS else "the metadata"
         changed = f"{where} changed in {change.key!r}"
-        if new.rule.layers is None:
+        if change.affects_kv is None:
             reasons.append(f"{changed}, and no rule tells whether KV depends on it")
             continue
         is_unknown = key_effect(change.key, new.rule) is KeyEffect.UNKNOWN

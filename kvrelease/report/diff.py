@@ -35,6 +35,7 @@ _WHOLE = {
     FileEdit.REMOVED: ("present", "absent"),
     FileEdit.CHANGED: ("present", "other content"),
 }
+_AFFECTS = {True: "yes", False: "no", None: "unknown"}
 
 
 def diff_document(found: Diff) -> Document:
@@ -47,8 +48,7 @@ def diff_document(found: Diff) -> Document:
         blocks.append(Notes(title="Notes", lines=kv.notes))
     if found.config:
         rows = tuple(
-            (change.key, _value(change.old), _value(change.new), "yes" if change.affects_kv else "no")
-            for change in found.config
+            (change.key, _value(change.old), _value(change.new), _AFFECTS[change.affects_kv]) for change in found.config
         )
         blocks.append(Table(title="Configuration", columns=("key", "old", "new", "affects KV"), rows=rows))
     blocks += _files(found.files)

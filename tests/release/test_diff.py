@@ -143,9 +143,12 @@ def test_unknown_architecture_is_unknown_unless_nothing_changed() -> None:
 
 def test_where_no_rule_applies_no_key_is_said_to_count() -> None:
     old, new = (fingerprint(config=config_json("mamba", eos_token_id=one)) for one in (2, 3))
-    kv = diff_fingerprints(old, new).kv
-    assert kv.status is KvStatus.UNKNOWN
-    assert kv.reasons[1] == "config.json changed in 'eos_token_id', and no rule tells whether KV depends on it"
+    found = diff_fingerprints(old, new)
+    assert found.kv.status is KvStatus.UNKNOWN
+    assert found.kv.reasons[1] == "config.json changed in 'eos_token_id', and no rule tells whether KV depends on it"
+    assert found.config == (ConfigChange(key="eos_token_id", old=2, new=3, affects_kv=None),)
+    runtime = diff_fingerprints(old, new, runtime=CHANGED_RUNTIME)
+    assert (runtime.kv.status, runtime.kv.reasons[1]) == (KvStatus.INVALID, found.kv.reasons[1])
 
 
 def test_what_cannot_be_compared_is_unknown() -> None:
@@ -255,11 +258,13 @@ def test_a_rule_that_one_side_alone_follows_lists_no_keys_that_only_its_table_fi
     stated = config_json()
     found = diff_fingerprints(OLD, stated_only(stated | code))
     assert [(one.key, one.old) for one in found.config] == [("auto_map", None)]
+    assert found.config[0].affects_kv is None  # the new side follows no rule
     assert "config" in found.changed
     assert "kv" in found.unknown
     assert "not compared: the config" not in found.summary
     both = diff_fingerprints(stated_only(stated | code), fingerprint(config=stated | {"rms_norm_eps": 1e-5}))
     assert [one.key for one in both.config] == ["auto_map", "rms_norm_eps"]
+    assert [one.affects_kv for one in both.config] == [None, None]
     other = diff_fingerprints(OLD, stated_only(stated | {"model_type": "mamba"}))
     # Two model types write rotary parameters in two ways.
     assert {one.key for one in other.config} == {"model_type", "rope_theta"}

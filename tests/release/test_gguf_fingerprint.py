@@ -275,8 +275,8 @@ def test_changed_metadata_are_told_as_configuration(tmp_path: Path) -> None:
     found = diff_fingerprints(fingerprint(tmp_path), after)
     assert found.kv.status is KvStatus.UNKNOWN
     assert found.config == (
-        ConfigChange(key="llama.new", old=None, new=1, affects_kv=True),
-        ConfigChange(key="llama.rope.freq_base", old=10000.0, new=500000.0, affects_kv=True),
+        ConfigChange(key="llama.new", old=None, new=1, affects_kv=None),
+        ConfigChange(key="llama.rope.freq_base", old=10000.0, new=500000.0, affects_kv=None),
     )
     assert any("the metadata changed in 'llama.rope.freq_base'" in reason for reason in found.kv.reasons)
     assert not any("config.json" in reason for reason in found.kv.reasons)

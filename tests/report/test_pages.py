@@ -11,6 +11,7 @@ from msgspec import Struct
 from kvrelease.artifacts import Artifact
 from kvrelease.demo.figures import Kept
 from kvrelease.engines.base import EngineKind
+from kvrelease.release.diff_record import ConfigChange
 from kvrelease.release.drift_figures import DriftStatus
 from kvrelease.report.markdown import render_markdown
 from kvrelease.report.terminal import render_text
@@ -66,6 +67,16 @@ def test_what_is_not_known_is_a_question_mark(artifact: Artifact, render: Callab
     text = render(page_of(artifact))
     assert "?" in text
     assert "None" not in text
+
+
+def test_whether_kv_depends_on_a_key_is_yes_no_or_unknown() -> None:
+    changes = tuple(ConfigChange(key=f"key_{said}", old=1, new=2, affects_kv=said) for said in (True, False, None))
+    text = render_text(page_of(builders.diff(config=changes)))
+    assert [line.split() for line in text.splitlines() if "key_" in line] == [
+        ["key_True", "1", "2", "yes"],
+        ["key_False", "1", "2", "no"],
+        ["key_None", "1", "2", "unknown"],
+    ]
 
 
 def test_an_unknown_replica_shows_no_zero() -> None:
