@@ -120,8 +120,8 @@ def _compare(old: StatedRuntime, new: StatedRuntime) -> tuple[RuntimeStatus, tup
     if has_names_alone and old.name is not None and new.name is not None:
         return _compare_names(old, new)
     one_sided = tuple(one for one in fields if None in (one.old, one.new))
-    if one_sided or not fields:
-        said = ", ".join(one.field for one in one_sided) or "its namespace"
+    if one_sided:
+        said = ", ".join(one.field for one in one_sided)
         return RuntimeStatus.UNKNOWN, one_sided, f"{_NOT_KNOWN}: only one side states {said}"
     said = ", ".join(old.fields)
     if lacking := _lacking(old.fields):
@@ -136,7 +136,7 @@ _NOT_KNOWN = "whether the runtime changed is not known"
 def _compare_names(old: StatedRuntime, new: StatedRuntime) -> tuple[RuntimeStatus, tuple[RuntimeField, ...], str]:
     """By the names of the digests, of which at least one side says no more."""
     if old.name != new.name:
-        sentence = f"the runtime changed: the namespaces say {old.name} and {new.name}, and not by which field"
+        sentence = f"the runtime changed: its name was {old.name} and is {new.name}, and no file says by which field"
         return RuntimeStatus.DIFFERENT, (), sentence
     declared = old.fields or new.fields
     if not declared:
@@ -150,9 +150,9 @@ def _compare_names(old: StatedRuntime, new: StatedRuntime) -> tuple[RuntimeStatu
         return (
             RuntimeStatus.UNKNOWN,
             (),
-            f"{_NOT_KNOWN}: the namespace of both is {old.name} ({said}), without {lacking}",
+            f"{_NOT_KNOWN}: its name is {old.name} on both sides ({said}), without {lacking}",
         )
-    return RuntimeStatus.SAME, (), f"the runtime is the same: the namespace of both is {old.name} ({said})"
+    return RuntimeStatus.SAME, (), f"the runtime is the same: its name is {old.name} on both sides ({said})"
 
 
 def _differs(one: RuntimeField) -> bool:

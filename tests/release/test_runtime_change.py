@@ -62,7 +62,7 @@ def test_a_namespace_stands_for_what_the_other_side_declares_under_the_same_name
     assert found.status is RuntimeStatus.SAME
     assert (
         found.sentence
-        == "the runtime is the same: the namespace of both is abcd (engine, version); neither states dtype"
+        == "the runtime is the same: its name is abcd on both sides (engine, version); neither states dtype"
     )
     alone = compare(stated("abcd"), stated("abcd"))
     assert alone.status is RuntimeStatus.UNKNOWN
@@ -120,3 +120,16 @@ def test_what_is_not_stated_is_never_the_same(
 
 def test_no_file_is_not_compared() -> None:
     assert compare(None, None) == NOT_COMPARED
+
+
+def test_no_sentence_speaks_of_a_namespace_that_no_file_has() -> None:
+    """YAML declares fields, which give the runtime a name; it lies in no namespace."""
+    other = compare(stated("abcd"), stated("efgh", engine="vllm", version="1"))
+    assert other.sentence == "the runtime changed: its name was abcd and is efgh, and no file says by which field"
+    half = compare(stated("abcd"), stated("abcd", engine="vllm"))
+    assert half.sentence == (
+        "whether the runtime changed is not known: its name is abcd on both sides (engine), without version"
+    )
+    one = compare(stated("abcd"), stated(engine="vllm"))
+    assert one.sentence == "whether the runtime changed is not known: only one side states engine"
+    assert one.fields == (RuntimeField(field="engine", old=None, new="vllm"),)
