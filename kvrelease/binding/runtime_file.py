@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from kvrelease.absent import next_step
 from kvrelease.artifacts import MAX_ARTIFACT_BYTES
-from kvrelease.binding.runtime import UNDECLARED, declared_runtime
+from kvrelease.binding.runtime import KNOWN_FIELDS, UNDECLARED, declared_runtime, unknown_field_warnings
 from kvrelease.config import parse_config
 from kvrelease.errors import DamagedFile, InputError, NotFound, UsageError
-from kvrelease.release.runtime_change import StatedRuntime
+from kvrelease.release.runtime_change import RuntimeChange, StatedRuntime, compare_runtimes
 
 # Kinds whose artifacts are made under one runtime.
 _KINDS = ("kvrelease/namespace", "kvrelease/record", "kvrelease/prewarm", "kvrelease/verify")
@@ -40,6 +41,26 @@ class _Saved(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str | None = None
     runtime: _Fields | None = None
     engine: _Engine | str | None = None
+
+
+def compare_runtime_files(old: Path | None, new: Path | None, *, warn: Callable[[str], None]) -> RuntimeChange:
+    """What two files say about whether the runtime changed; not compared where one is not given.
+
+    Args:
+        old: as `read_stated_runtime` takes it: what the old KV was made under.
+        new: likewise, what the new release is served under.
+        warn: called for each field that we do not know.
+
+    Raises:
+        KvreleaseError: as `read_stated_runtime` does.
+    """
+    stated = [None if path is None else read_stated_runtime(path) for path in (old, new)]
+    sides = [side for side in stated if side is not None]
+    for warning in dict.fromkeys(
+        warning for side in sides for warning in unknown_field_warnings(side.fields, source=side.source)
+    ):
+        warn(warning)
+    return compare_runtimes(*stated, known_fields=KNOWN_FIELDS)
 
 
 def read_stated_runtime(path: Path) -> StatedRuntime:

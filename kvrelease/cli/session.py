@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from kvrelease.ledger.store import Ledger
     from kvrelease.release.fingerprint import Fingerprint
     from kvrelease.release.memo import Memo
-    from kvrelease.release.pair import Pair
     from kvrelease.release.source import Source
     from kvrelease.workload.prompt_set import PromptSet
 
@@ -123,27 +122,6 @@ def read_release(
     require_current(found)
     require_files_beside(found, what=what)
     return found
-
-
-def read_pair(old: str, new: str, *, jobs: int | None, no_memo: bool, progress: Progress, wants_weights: bool) -> Pair:
-    """Both sides of a diff; a saved one may be of other algorithms than today's, because comparing can tell.
-
-    Args:
-        old: a release, or a saved fingerprint.
-        new: likewise.
-        jobs: threads to hash with; None for as many as are worthwhile here.
-        no_memo: to hash everything.
-        progress: called while hashing.
-        wants_weights: whether the weights changed has to be known, even if that costs a download.
-
-    Raises:
-        InputError: one cannot be read.
-        ServiceError: a store did not answer properly.
-    """
-    from kvrelease.release.pair import load_pair  # noqa: PLC0415 - late
-
-    memo = open_memo(no_memo=no_memo)
-    return load_pair(old, new, memo=memo, jobs=jobs, progress=progress, wants_weights=wants_weights)
 
 
 def adapter_sources(texts: Sequence[str]) -> dict[str, Source]:

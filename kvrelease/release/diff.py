@@ -116,6 +116,11 @@ def with_drift(found: Diff, measured: DriftReport) -> Diff:
     )
 
 
+def needs_weights(part: str | None) -> bool:
+    """Whether a verdict on that part asks what the weights hold, so that they are worth a download."""
+    return part in ("weights", "any")
+
+
 def diff_verdict(found: Diff, *, part: str) -> Verdict:
     """Whether a part of the release stayed: pass yes, fail no, inconclusive not known.
 

@@ -10,8 +10,9 @@ import pytest
 from kvrelease import artifacts
 from kvrelease.artifacts import Artifact
 from kvrelease.binding.runtime import declared_runtime
-from kvrelease.binding.runtime_file import read_stated_runtime
+from kvrelease.binding.runtime_file import compare_runtime_files, read_stated_runtime
 from kvrelease.errors import DamagedFile, InputError, KvreleaseError, NotFound, UsageError
+from kvrelease.release.runtime_change import NOT_COMPARED, RuntimeStatus
 from tests import builders
 
 RUNTIME = declared_runtime({"engine": "vllm", "version": "0.32.0"})
@@ -70,3 +71,17 @@ def test_bytes_that_are_no_text_and_a_directory_are_errors_of_ours(tmp_path: Pat
     for path in (tmp_path / "a.yaml", tmp_path):
         with pytest.raises(InputError):
             read_stated_runtime(path)
+
+
+def test_two_files_are_compared_and_a_field_that_nobody_knows_is_told_once(tmp_path: Path) -> None:
+    for name, version in (("a.yaml", "0.31.0"), ("b.yaml", "0.32.0")):
+        (tmp_path / name).write_text(f"runtime: {{engine: vllm, version: {version}, dtpye: half}}\n")
+    told: list[str] = []
+    found = compare_runtime_files(tmp_path / "a.yaml", tmp_path / "b.yaml", warn=told.append)
+    assert (found.status, [field.field for field in found.fields]) == (RuntimeStatus.DIFFERENT, ["version"])
+    assert [text.partition(": ")[0] for text in told] == [str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")]
+    assert all("(did you mean dtype?)" in text for text in told)
+    again: list[str] = []
+    same = compare_runtime_files(tmp_path / "a.yaml", tmp_path / "a.yaml", warn=again.append)
+    assert (same.status, len(again)) == (RuntimeStatus.SAME, 1)
+    assert compare_runtime_files(None, None, warn=told.append) == NOT_COMPARED

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kvrelease.artifacts import Fault, Verdict
-from kvrelease.cli import session
 from kvrelease.cli.outcome import exit_code
 from kvrelease.errors import ExitCode
+from kvrelease.release import diff_steps
 from tests.cli.conftest import Kv
 from tests.cli.shell import Releases
 
@@ -18,7 +18,7 @@ def test_our_own_bug_is_told_as_such_with_a_traceback(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("impossible")
 
-    monkeypatch.setattr(session, "read_pair", broken)
+    monkeypatch.setattr(diff_steps, "load_pair", broken)
     result = kv("diff", releases.old, releases.new)
     assert (result.code, result.out) == (70, "")
     assert "RuntimeError: impossible" in result.err
@@ -29,7 +29,7 @@ def test_an_interrupt_before_anything_was_measured(kv: Kv, releases: Releases, m
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(session, "read_pair", interrupted)
+    monkeypatch.setattr(diff_steps, "load_pair", interrupted)
     result = kv("diff", releases.old, releases.new)
     assert (result.code, result.out, result.err) == (130, "", "interrupted\n")
 

@@ -76,44 +76,45 @@ def diff(
 
     Example: kvrelease diff ./models/v1.2 ./models/v1.3 --fail-on kv
     """
-    from kvrelease.binding.runtime import KNOWN_FIELDS, unknown_field_warnings
-    from kvrelease.binding.runtime_file import read_stated_runtime
-    from kvrelease.release.diff import diff_verdict
-    from kvrelease.release.diff_steps import diff_steps
-    from kvrelease.release.drift import weights_for_drift
-    from kvrelease.release.runtime_change import compare_runtimes
+    from kvrelease.binding.runtime_file import compare_runtime_files
+    from kvrelease.release.diff import diff_verdict, needs_weights
+    from kvrelease.release.diff_steps import run_diff
     from kvrelease.report.diff import diff_document
 
     choose_format(form, output)
-    if (old_runtime is None) != (new_runtime is None):
+    _require_both(old_runtime, new_runtime)
+    runtime = compare_runtime_files(old_runtime, new_runtime, warn=console.say_warning)
+    warnings: list[str] = []  # told when no bar is drawn any more
+    with console.progress() as progress:
+        steps = run_diff(
+            old,
+            new,
+            warn=warnings.append,
+            runtime=runtime,
+            wants_weights=needs_weights(fail_on),
+            measures_drift=drift,
+            memo=session.open_memo(no_memo=no_memo),
+            jobs=jobs,
+            progress=progress,
+        )
+        result, ending = last_of(steps)
+    for warning in warnings:
+        console.say_warning(warning)
+    verdict = None if fail_on is None else diff_verdict(result, part=fail_on)
+    code = worst((exit_code(verdict=verdict), ending))
+    return deliver(result, lambda: diff_document(result), wanted=form, output=output, code=code)
+
+
+def _require_both(old: Path | None, new: Path | None) -> None:
+    """Checks that the runtimes of both sides are stated, or of none.
+
+    Raises:
+        UsageError: one alone is, which compares nothing.
+    """
+    if (old is None) != (new is None):
         names = "--old-runtime", "--new-runtime"
-        given, wanted = names if new_runtime is None else reversed(names)
+        given, wanted = names if new is None else reversed(names)
         raise UsageError(
             f"{given} alone: what the other release's KV is made under has to be stated too, to compare the two",
             hint=f"add {wanted} FILE (where nothing changed, the same file), or leave {given} out",
         )
-    stated = [None if path is None else read_stated_runtime(path) for path in (old_runtime, new_runtime)]
-    runtime = compare_runtimes(*stated, known_fields=KNOWN_FIELDS)
-    sides = [side for side in stated if side is not None]
-    for warning in dict.fromkeys(
-        warning for side in sides for warning in unknown_field_warnings(side.fields, source=side.source)
-    ):
-        console.say_warning(warning)
-    with console.progress() as progress:
-        weights = weights_for_drift(old, new) if drift else None
-        pair = session.read_pair(
-            old,
-            new,
-            jobs=jobs,
-            no_memo=no_memo,
-            progress=progress,
-            wants_weights=drift or fail_on in (FailOn.WEIGHTS, FailOn.ANY),
-        )
-        steps = diff_steps(pair, places=(old, new), runtime=runtime, weights=weights, jobs=jobs, progress=progress)
-        result, ending = last_of(steps)
-    for warning in dict.fromkeys((*pair.old.warnings, *pair.new.warnings)):
-        told_by = dict.fromkeys(side for side, found in ((old, pair.old), (new, pair.new)) if warning in found.warnings)
-        console.say_warning(f"{' and '.join(told_by)}: {warning}")
-    verdict = None if fail_on is None else diff_verdict(result, part=str(fail_on))
-    code = worst((exit_code(verdict=verdict), ending))
-    return deliver(result, lambda: diff_document(result), wanted=form, output=output, code=code)
