@@ -16,24 +16,11 @@ from kvrelease.release.content import Format
 from kvrelease.release.elsewhere import weights_elsewhere
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE, ALL_RULE, with_heads
+from kvrelease.release.kinds import takes_other_inputs
 from kvrelease.release.release_file import FileRole
 from kvrelease.release.side_files import PREPROCESSORS, split_entries
 from kvrelease.release.text_changes import ValueChange, compare_nested, values_shown
 from kvrelease.release.tokenizer_beside import compare_beside
-
-# Keys of config.json that only models of images, video or sound have. Source: transformers 5.24.0, models/*/
-# configuration_*.py; llava's first checkpoints (`mm_vision_tower`).
-_MULTIMODAL_KEYS = (
-    "vision_config",
-    "audio_config",
-    "image_token_id",
-    "image_token_index",
-    "video_token_id",
-    "audio_token_id",
-    "audio_token_index",
-    "mm_vision_tower",
-    "speech_config",
-)
 
 
 class FileEdit(enum.StrEnum):
@@ -151,8 +138,7 @@ def _compare_preprocessors(old: Fingerprint, new: Fingerprint) -> Sameness:
 
 def is_multimodal(side: Fingerprint) -> bool:
     """Whether a configuration says that the model takes images, video or sound."""
-    entries = side.config or {}
-    return any(entries.get(key) is not None for key in _MULTIMODAL_KEYS)
+    return takes_other_inputs(side.config or {})
 
 
 def code_reasons(code: Sequence[FileChange]) -> list[str]:

@@ -143,6 +143,29 @@ def test_a_changed_preprocessor_makes_kv_of_a_multimodal_model_invalid(tmp_path:
         assert diff_verdict(found, part=part) is Verdict.FAIL
 
 
+@pytest.mark.parametrize(
+    "configs",
+    [
+        (config_json("llava"), VISION),
+        (VISION, config_json("llava")),
+        (config_json("omni", thinker_config={"audio_config": {"hidden_size": 8}}),) * 2,
+        (config_json("qwen", visual={"image_size": 448}),) * 2,
+        (config_json("qwen2", image_token_id=7),) * 2,
+    ],
+    ids=["it now sees", "it no longer sees", "inside", "visual", "a token"],
+)
+def test_a_model_that_takes_images_or_sound_on_either_side_has_a_preprocessor_that_counts(
+    tmp_path: Path, configs: tuple[JsonObject, JsonObject]
+) -> None:
+    old, new = pair_of(tmp_path)
+    for side, config in zip((old, new), configs, strict=True):
+        write_json(side / "config.json", config)
+    write_json(new / "preprocessor_config.json", {"size": 336})
+    found = diff(old, new)
+    assert found.kv.status is KvStatus.INVALID
+    assert found.kv.reasons[0].startswith("the preprocessor changed: preprocessor_config.json changed (size 224 → 336)")
+
+
 def test_a_file_beside_the_configuration_is_told_as_a_file(tmp_path: Path) -> None:
     """Not as a key of the configuration, and as a preprocessor only if it is one."""
     old, new = pair_of(tmp_path)

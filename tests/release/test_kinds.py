@@ -94,6 +94,8 @@ def test_a_model_beyond_text_is_unknown_and_says_what_it_is(model_type: str, why
         ({"model_type": "qwen", "visual": {"image_size": 448}}, SEES_OR_HEARS),
         ({"model_type": "internvl_chat", "llm_config": {}, "vision_config": {}}, SEES_OR_HEARS),
         ({"model_type": "x", "text_config": {"vision_config": {}}}, SEES_OR_HEARS),
+        ({"model_type": "x", "image_token_index": 7}, SEES_OR_HEARS),
+        ({"model_type": "x", "thinker_config": {"audio_token_id": 7}}, SEES_OR_HEARS),
         ({"model_type": "hunyuan", "use_cla": True, "cla_share_factor": 2}, SHARES_KV),
         ({"model_type": "x", "text_config": {"num_kv_shared_layers": 4}}, SHARES_KV),
         ({"model_type": "x", "text_config": {"hidden_size": 8}}, "a larger model around the one that answers"),
@@ -109,6 +111,7 @@ def test_files_of_models_with_their_own_code_say_it_otherwise(stated: JsonObject
         {},
         {"is_encoder_decoder": False, "num_kv_shared_layers": 0, "use_cla": False},
         {"text_config": "a name", "attn_config": {}, "audio_channels": 1},
+        {"vision_config": None, "image_token_id": None, "visual": None},
     ],
 )
 def test_a_text_decoder_without_a_rule_is_only_of_an_unknown_type(stated: JsonObject) -> None:
