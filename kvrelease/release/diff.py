@@ -20,7 +20,8 @@ from kvrelease.release.diff_advice import advice
 from kvrelease.release.diff_record import Diff, KvStatus
 from kvrelease.release.diff_summary import summarise
 from kvrelease.release.drift_figures import DriftReport
-from kvrelease.release.file_changes import changed_code, changed_files, compare_releases, extra_notes
+from kvrelease.release.extra_files import changed_extra, compare_extra, extra_notes
+from kvrelease.release.file_changes import changed_code, changed_files, compare_releases
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.kv_verdict import is_one_family, judge_kv
 from kvrelease.release.notation import notation_notes
@@ -48,11 +49,11 @@ def diff_fingerprints(
         ungiven: `old`, `new`: the sides of which nobody said which adapters they are served with.
         relaid: what reading proved of tensors that were laid out anew; None where none was read for that.
     """
-    parts = compare_releases(old, new)
+    parts = compare_releases(old, new) | {"extra": compare_extra(old, new)}
     unsaid = ungiven_adapters(old, new, ungiven)
     if unsaid is not None:
         parts["adapters"] = Sameness.UNKNOWN
-        if not any(found is Sameness.CHANGED for name, found in parts.items() if name not in ("release", "kv")):
+        if not any(found is Sameness.CHANGED for name, found in parts.items() if name not in _BESIDE):
             parts["release"] = Sameness.UNKNOWN
     if old.format is not new.format:
         # Two formats store the tokenizer in two ways; of the text side only templates are one text in both.
@@ -104,6 +105,7 @@ def diff_fingerprints(
         generation=text.generation,
         code=code,
         files=files,
+        extra=changed_extra(old, new),
         runtime=runtime,
     )
     return msgspec.structs.replace(found, summary=summarise(found), advice=advice(found, old=old, new=new))
@@ -126,9 +128,9 @@ def diff_verdict(found: Diff, *, part: str) -> Verdict:
 
     Args:
         found: the diff.
-        part: `kv` (the old KV is valid), `runtime` or `adapters`, the name of a digest (it did not change), `code` or
-            `preprocessor`, or `any` (old KV is valid, and none of all these changed; a runtime that was not compared
-            is none).
+        part: `kv` (the old KV is valid), `runtime` or `adapters`, the name of a digest (it did not change), `code`,
+            `preprocessor` or `extra`, or `any` (old KV is valid, and none of all these changed; a runtime that was not
+            compared is none).
     """
     if part == "kv":
         return _OF_KV[found.kv.status]
@@ -148,6 +150,8 @@ def diff_verdict(found: Diff, *, part: str) -> Verdict:
 
 # What two formats write in two ways, so that digests of the two say nothing about each other.
 _OF_ONE_FORMAT = ("weights", "kv", "config", "code", "preprocessor", "tokenizer", "generation")
+# What the digest of the release does not cover, itself included.
+_BESIDE = ("release", "kv", "extra")
 _OF_KV = {
     KvStatus.VALID: Verdict.PASS,
     KvStatus.INVALID: Verdict.FAIL,

@@ -71,7 +71,8 @@ class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
         old: the release before.
         release: the new one.
         changed: names of the digests that differ; `code` and `preprocessor` for files that the digest of the
-            configuration covers, and that have none of their own.
+            configuration covers, and that have none of their own; `extra` for weight files that the model does not
+            load, which no digest covers.
         unknown: names of those of which it is not known: made in different ways, or not read.
         tensors: which tensors differ.
         kv: what it means for the old KV.
@@ -84,6 +85,7 @@ class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
         generation: the sampling defaults that differ.
         code: files of code that a configuration brings (`auto_map`) and that differ.
         files: files beside `config.json` that KV depends on and that differ.
+        extra: weight files that the model does not load and that differ by name or size; their bytes are not compared.
         runtime: what comparing the runtimes said.
         advice: what to do about the old KV.
         drift_layers: the same as `drift`, by layer.
@@ -106,6 +108,7 @@ class Diff(Artifact, frozen=True, kw_only=True, tag="kvrelease/diff"):
     generation: tuple[ValueChange, ...] = ()
     code: tuple[FileChange, ...] = ()
     files: tuple[FileChange, ...] = ()
+    extra: tuple[FileChange, ...] = ()
     runtime: RuntimeChange = NOT_COMPARED
     advice: tuple[str, ...] = ()
     drift_layers: tuple[LayerDrift, ...] = ()

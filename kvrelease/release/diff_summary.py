@@ -15,6 +15,7 @@ _TEXT_PARTS = ("tokenizer", "template", "generation")
 # More settings than these do not fit a sentence.
 _SETTINGS_SHOWN = 2
 _FILES_SHOWN = 2
+_EXTRA = "weight files that the model does not load"
 
 
 def summarise(found: Diff) -> str:
@@ -56,6 +57,29 @@ def _changes(found: Diff) -> str:
         what += [f"{one.name}{_few(one.values)}" for one in found.files]
     if found.code:
         what.append("code that the release brings")
+    if "extra" in found.changed:
+        what.append(_EXTRA)
+    what += _text_side(found)
+    if found.adapters.count:
+        what.append(count_of(found.adapters.count, "adapter"))
+    if not what and phrase:
+        return phrase
+    if not what:
+        return "no change was seen" if found.unknown else "nothing that counts changed"
+    words = {
+        "template": "the chat template",
+        "generation": "the generation defaults",
+        "code": "code of its own",
+        "extra": _EXTRA,
+    }
+    unsaid = [words.get(part, f"the {part}") for part in found.unknown if part not in ("release", "kv", "weights")]
+    rest = f"; not compared: {_and(unsaid)}" if unsaid else ""
+    return f"{_and(what)} changed{f'; {phrase}' if phrase else ''}{rest}"
+
+
+def _text_side(found: Diff) -> list[str]:
+    """What changed of what makes prompts and answers."""
+    what = []
     if "tokenizer" in found.changed:
         lacks = None if found.tokenizer is None else found.tokenizer.lacks
         what.append(f"the tokenizer ({lacks})" if lacks else "the tokenizer")
@@ -63,16 +87,7 @@ def _changes(found: Diff) -> str:
         what.append("the chat template")
     if "generation" in found.changed:
         what.append(f"the generation defaults{_few(found.generation)}")
-    if found.adapters.count:
-        what.append(count_of(found.adapters.count, "adapter"))
-    if not what and phrase:
-        return phrase
-    if not what:
-        return "no change was seen" if found.unknown else "nothing that counts changed"
-    words = {"template": "the chat template", "generation": "the generation defaults", "code": "code of its own"}
-    unsaid = [words.get(part, f"the {part}") for part in found.unknown if part not in ("release", "kv", "weights")]
-    rest = f"; not compared: {_and(unsaid)}" if unsaid else ""
-    return f"{_and(what)} changed{f'; {phrase}' if phrase else ''}{rest}"
+    return what
 
 
 def _few(changes: Sequence[ValueChange]) -> str:

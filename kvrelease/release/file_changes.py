@@ -17,7 +17,6 @@ from kvrelease.release.elsewhere import weights_elsewhere
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE, ALL_RULE, with_heads
 from kvrelease.release.kinds import takes_other_inputs
-from kvrelease.release.release_file import FileRole
 from kvrelease.release.side_files import PREPROCESSORS, split_entries
 from kvrelease.release.text_changes import ValueChange, compare_nested, values_shown
 from kvrelease.release.tokenizer_beside import compare_beside
@@ -145,11 +144,16 @@ def code_reasons(code: Sequence[FileChange]) -> list[str]:
     """Why code makes old KV invalid."""
     if not code:
         return []
-    kinds = [(edit, [one.name for one in code if one.edit is edit]) for edit in FileEdit]
-    what = ", ".join(f"{listed(names)} {edit}" for edit, names in kinds if names)
     return [
-        f"the model's own code changed (trust_remote_code): {what}; it may compute anything, so every layer is invalid"
+        f"the model's own code changed (trust_remote_code): {files_listed(code)}; it may compute anything, so every "
+        "layer is invalid"
     ]
+
+
+def files_listed(files: Sequence[FileChange]) -> str:
+    """`'a.py' changed, 'b.py', 'c.py' added`."""
+    kinds = [(edit, [one.name for one in files if one.edit is edit]) for edit in FileEdit]
+    return ", ".join(f"{listed(names)} {edit}" for edit, names in kinds if names)
 
 
 def preprocessor_reasons(files: Sequence[FileChange]) -> list[str]:
@@ -206,18 +210,3 @@ def unread_reasons(old: Fingerprint, new: Fingerprint) -> list[str]:
             "settings) counted, and does not say what they were; fingerprint the release again"
         )
     return reasons
-
-
-def extra_notes(old: Fingerprint, new: Fingerprint) -> list[str]:
-    """Weight files beside a release that no engine is meant to load: they are in no digest, and not compared."""
-    notes = []
-    for name, side in (("old", old), ("new", new)):
-        told = weights_unread(side)
-        extra = [file.path for file in side.files if file.role is FileRole.EXTRA]
-        extra = [path for path in extra if not any(text.startswith(f"{path} lies") for text in told)]
-        if extra:
-            notes.append(
-                f"weight files beside the {name} release that are not part of it were not compared: "
-                f"{listed(extra)}; an engine that loads every file of a directory loads them"
-            )
-    return notes

@@ -12,7 +12,8 @@ from tests.cli.shell import Releases
 from tests.release.builders import tensors, write_json, write_release, write_text_side
 
 PARTS = (
-    "kv", "weights", "config", "tokenizer", "template", "generation", "code", "preprocessor", "adapters", "any",
+    "kv", "weights", "config", "tokenizer", "template", "generation", "code", "preprocessor", "adapters", "extra",
+    "any",
 )  # fmt: skip
 
 
@@ -87,6 +88,15 @@ def test_any_asks_about_kv_too_where_no_digest_can_answer(kv: Kv, pair: tuple[Pa
     ends = {one: kv("diff", "old", "new", "--fail-on", one).code for one in PARTS}
     assert {one for one, code in ends.items() if code == 3} == {"kv", "any"}
     assert set(ends.values()) == {0, 3}
+
+
+def test_any_asks_about_weight_files_that_the_model_does_not_load(kv: Kv, pair: tuple[Path, Path]) -> None:
+    for data, code in ((b"1", 3), (b"12", 1)):
+        (pair[0] / "draft.bin").write_bytes(b"0")
+        (pair[1] / "draft.bin").write_bytes(data)
+        ends = {one: kv("diff", "old", "new", "--fail-on", one).code for one in PARTS}
+        assert {one for one, end in ends.items() if end == code} == {"extra", "any"}
+        assert set(ends.values()) == {0, code}
 
 
 def test_a_warning_about_both_sides_is_told_once(kv: Kv, pair: tuple[Path, Path]) -> None:

@@ -300,11 +300,12 @@ def test_extra_weight_files_are_named_and_called_not_compared(tmp_path: Path) ->
     (new / "draft.safetensors").write_bytes((old / "model-00001-of-00002.safetensors").read_bytes())
     found = diff(old, new)
     assert found.kv.status is KvStatus.VALID
-    (note,) = found.kv.notes
-    assert note == (
+    assert found.kv.notes == (
         "weight files beside the new release that are not part of it were not compared: 'draft.safetensors'; an "
-        "engine that loads every file of a directory loads them"
+        "engine that loads every file of a directory loads them",
+        "weight files that are not part of the release differ by name or size: 'draft.safetensors' added",
     )
+    assert diff_verdict(found, part="any") is Verdict.FAIL
 
 
 def test_another_metadata_of_the_file_is_no_change(tmp_path: Path) -> None:

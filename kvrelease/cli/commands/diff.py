@@ -26,6 +26,7 @@ class FailOn(enum.StrEnum):
     GENERATION = "generation"
     CODE = "code"
     PREPROCESSOR = "preprocessor"
+    EXTRA = "extra"
     ADAPTERS = "adapters"
     RUNTIME = "runtime"
     ANY = "any"
@@ -40,7 +41,8 @@ def diff(
         typer.Option(
             "--fail-on",
             envvar="KVRELEASE_FAIL_ON",
-            help="End 1 when the old KV is invalid (kv), or that part changed; 3 when it is not known. Default: end 0.",
+            help="End 1 when the old KV is invalid (kv), or that part changed (extra: weight files that the model does "
+            "not load); 3 when it is not known. Default: end 0.",
         ),
     ] = None,
     old_runtime: Annotated[
