@@ -7,12 +7,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvrelease.release.comparison import Sameness, compare_digests, compare_parts, compare_samples, compare_tensors
+from kvrelease.release.comparison import (
+    AdapterChanges,
+    Sameness,
+    compare_adapters,
+    compare_digests,
+    compare_parts,
+    compare_samples,
+    compare_tensors,
+)
 from kvrelease.release.diff import diff_fingerprints, diff_verdict
 from kvrelease.release.diff_record import KvStatus
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.loading import load_release
 from kvrelease.release.mode import Mode
+from tests import builders
 from tests.release.builders import config_json, tensors, write_json, write_release
 
 
@@ -112,3 +121,23 @@ def test_a_changed_configuration_is_a_changed_release_whatever_was_read(model: P
     parts = compare_parts(load_release(model), fast(other))
     assert parts["config"] is parts["release"] is Sameness.CHANGED
     assert parts["weights"] is Sameness.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("digest", "content", "changed"),
+    [
+        ("kvfp1-fast/llama.1+adapter:0a", "kvfp1-adapter:0a", ()),
+        ("kvfp1-fast/llama.1+adapter:0a", "kvfp1-adapter:0b", ("support",)),
+        ("kvfp1-fast/llama.1+adapter:0a", "kvfp2-adapter:0b", ()),
+        ("kvfp1-full/llama.1+adapter:0b", "kvfp1-adapter:0a", ("support",)),
+        ("kvfp1-full/llama.1+adapter:0a", "kvfp1-adapter:0a", ()),
+    ],
+    ids=["two ways", "two ways, another adapter", "nothing in common", "another base", "the same"],
+)
+def test_adapters_whose_bases_were_digested_in_two_ways_are_compared_by_themselves(
+    digest: str, content: str, changed: tuple[str, ...]
+) -> None:
+    before = builders.adapter(digest="kvfp1-full/llama.1+adapter:0a", content="kvfp1-adapter:0a")
+    after = builders.adapter(digest=digest, content=content)
+    old, new = (builders.fingerprint(adapters=(one,)) for one in (before, after))
+    assert compare_adapters(old, new) == AdapterChanges(changed=changed)

@@ -105,6 +105,18 @@ def test_a_configuration_that_does_not_decide_has_the_weights_read(hub: Hub, mod
     assert (found.kv.status, "weights" in found.changed) == (KvStatus.INVALID, True)
 
 
+def test_two_rules_have_the_weights_read_because_keys_of_one_decide_nothing_under_the_other(
+    hub: Hub, model: Path
+) -> None:
+    write_json(model / "config.json", config_json("mamba"))
+    first = push(hub, model, "v1")
+    write_release(model, tensors(1), shards=3)
+    found = diff(first, push(hub, model, "v2"), wants_weights=False)
+    assert are_weights_read(hub, model, sides=2)
+    assert found.kv.status is KvStatus.UNKNOWN
+    assert len(found.tensors.changed) == len(tensors())
+
+
 def test_other_shapes_in_headers_are_told_as_changed(hub: Hub, model: Path) -> None:
     first = push(hub, model, "v1")
     weights = tensors(1) | {"model.norm.weight": tensors()["model.layers.0.mlp.down_proj.weight"]}

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from blake3 import blake3
 
-from kvrelease.release.details import TemplatePart
-from kvrelease.release.text_changes import TemplateChange, ValueChange, compare_templates, compare_values
+from kvrelease.release.details import Details, TemplatePart
+from kvrelease.release.text_changes import (
+    TemplateChange,
+    ValueChange,
+    compare_templates,
+    compare_values,
+    shadowed_notes,
+)
 
 
 def part(text: str) -> TemplatePart:
@@ -60,3 +67,40 @@ def test_values_are_compared_as_json() -> None:
         ValueChange(key="d", old=None, new=False),
     )
     assert compare_values(None, None) == ()
+
+
+def details(templates: dict[str, str], shadowed: dict[str, str]) -> Details:
+    return Details(
+        tokenizer=None,
+        templates={name: part(text) for name, text in templates.items()},
+        shadowed={name: part(text) for name, text in shadowed.items()},
+        generation={},
+        rope_keys=(),
+    )
+
+
+TWO_OF = (
+    "the {} release has two chat templates that differ: the .jinja file counts here, as for transformers and vLLM; "
+    "engines that read only tokenizer_config.json render other prompts"
+)
+OVERRIDDEN = "of the two, only the template in tokenizer_config.json changed, which the .jinja file overrides"
+ONE = details({"default": "a"}, {})
+TWO = details({"default": "a"}, {"default": "b"})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (ONE, ONE, []),
+        (ONE, TWO, [TWO_OF.format("new")]),
+        (TWO, ONE, [TWO_OF.format("old")]),
+        (TWO, TWO, [TWO_OF.format("old"), TWO_OF.format("new")]),
+        (TWO, details({"default": "a"}, {"default": "c"}), [TWO_OF.format("old"), TWO_OF.format("new"), OVERRIDDEN]),
+        (TWO, details({"default": "x"}, {"default": "c"}), [TWO_OF.format("old"), TWO_OF.format("new")]),
+        (TWO, details({"default": "x"}, {"default": "b"}), [TWO_OF.format("old"), TWO_OF.format("new")]),
+        (TWO, details({"default": "a"}, {"tool_use": "c"}), [TWO_OF.format("old"), TWO_OF.format("new")]),
+    ],
+    ids=["none", "came", "went", "same", "overridden", "both", "effective", "another name"],
+)
+def test_what_a_template_that_another_one_overrides_means_is_told(old: Details, new: Details, said: list[str]) -> None:
+    assert shadowed_notes(old, new) == said

@@ -271,3 +271,12 @@ def test_merges_that_came_and_went_are_counted(old: Path, new: Path) -> None:
     write(old, model={"type": "BPE", "vocab": vocab, "merges": [["a", "b"]]})
     write(new, model={"type": "BPE", "vocab": vocab, "merges": [["b", "c"], ["c", "a"]]})
     assert change(diff(old, new)).merges == MergesChange(added=2, removed=1)
+
+
+def test_a_step_is_told_as_a_whole_and_settings_by_key(old: Path, new: Path) -> None:
+    """A step's keys mean nothing without its type, and the next release's step may be of another one."""
+    strip = {"type": "Strip", "strip_left": True, "strip_right": True}
+    for after in (strip | {"strip_left": False}, {"type": "Lowercase"}):
+        write(old, normalizer=strip)
+        write(new, normalizer=after)
+        assert change(diff(old, new)).values == (ValueChange(key="normalizer", old=strip, new=after),)
