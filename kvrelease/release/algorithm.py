@@ -34,8 +34,3 @@ def name_of(digest: str) -> str:
 def edition_of(digest: str) -> str:
     """The edition that made an `algorithm:hex`, such as `kvfp1` of `kvfp1-full/llama.1:…`."""
     return name_of(digest).partition("-")[0]
-
-
-# The names until the last two modules that use them (kv_verdict.py, pair.py) follow.
-FAMILY = EDITION
-family_of = edition_of

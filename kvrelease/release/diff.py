@@ -23,7 +23,7 @@ from kvrelease.release.drift_figures import DriftReport
 from kvrelease.release.extra_files import changed_extra, compare_extra, extra_notes
 from kvrelease.release.file_changes import changed_code, changed_files, compare_releases
 from kvrelease.release.fingerprint import Fingerprint
-from kvrelease.release.kv_verdict import is_one_family, judge_kv
+from kvrelease.release.kv_verdict import is_one_edition, judge_kv
 from kvrelease.release.notation import notation_notes
 from kvrelease.release.relayout import Relaid
 from kvrelease.release.runtime_change import NOT_COMPARED, RuntimeChange, RuntimeStatus
@@ -64,7 +64,7 @@ def diff_fingerprints(
     if relaid is not None:
         tensors = msgspec.structs.replace(tensors, relaid=relaid)
     # Entries of two makings may differ in form alone.
-    config = compare_config(old, new) if is_one_family(old, new) and old.format is new.format else ()
+    config = compare_config(old, new) if is_one_edition(old, new) and old.format is new.format else ()
     if config and parts["config"] is Sameness.UNKNOWN:
         # Digests of two rules say nothing about each other; entries do.
         parts |= {"config": Sameness.CHANGED, "release": Sameness.CHANGED}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from kvrelease.release.adapter_diff import adapter_reasons, replaced_adapters
-from kvrelease.release.algorithm import HEADERS_ALGORITHM, family_of, name_of
+from kvrelease.release.algorithm import HEADERS_ALGORITHM, edition_of, name_of
 from kvrelease.release.comparison import AdapterChanges, TensorChanges
 from kvrelease.release.diff_record import ConfigChange, KvImpact, KvStatus
 from kvrelease.release.families import HEAD_SUFFIX
@@ -171,7 +171,7 @@ def _why_not_comparable(old: Fingerprint, new: Fingerprint) -> str | None:
     before, after = (name_of(side.digests.kv) for side in (old, new))
     obstacles = (
         (
-            not is_one_family(old, new),
+            not is_one_edition(old, new),
             f"the fingerprints are of different algorithms, {before} and {after}: fingerprint the older one again",
         ),
         (
@@ -208,6 +208,6 @@ def _why_weights_not_comparable(old: Fingerprint, new: Fingerprint) -> str | Non
     return None
 
 
-def is_one_family(old: Fingerprint, new: Fingerprint) -> bool:
+def is_one_edition(old: Fingerprint, new: Fingerprint) -> bool:
     """Whether both fingerprints are of one making, so that names and entries of the two mean the same."""
-    return family_of(old.digests.kv) == family_of(new.digests.kv)
+    return edition_of(old.digests.kv) == edition_of(new.digests.kv)

@@ -15,7 +15,7 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.progress import Progress, silent
 from kvrelease.release.adapter import is_adapter
 from kvrelease.release.address import is_elsewhere, open_saved, open_source
-from kvrelease.release.algorithm import FAMILY, family_of
+from kvrelease.release.algorithm import EDITION, edition_of
 from kvrelease.release.content import Content, read_content
 from kvrelease.release.details import TextContent
 from kvrelease.release.file_changes import split_config
@@ -145,7 +145,7 @@ def _same(side: _Read | _Unread, other: _Read | _Unread, *, files: str) -> Known
     if isinstance(other, _Unread):
         return known_from_hashes(side.content.tensors, files=files)
     saved, _ = other
-    if saved.mode is not Mode.FULL or family_of(saved.digests.kv) != FAMILY:
+    if saved.mode is not Mode.FULL or edition_of(saved.digests.kv) != EDITION:
         return None
     return known_from_saved(side.content.tensors, saved.tensor_digests, fast=saved.fast, source=saved.release.source)
 
