@@ -149,6 +149,9 @@ LONG: JsonObject = {"short_factor": [1.0], "long_factor": [2.0]}
     ("model_type", "left", "right"),
     [
         ("gpt2", {"hidden_size": 64, "num_hidden_layers": 2}, {"n_embd": 64, "n_layer": 2}),
+        ("gpt2", {"hidden_size": 64, "n_embd": None}, {"n_embd": 64}),
+        ("gpt2", {"hidden_size": None, "n_embd": 64}, {"n_embd": 64}),
+        ("gpt2", {"hidden_size": None}, {}),
         (
             "gpt_neox",
             {"rotary_emb_base": 500, "rotary_pct": 0.5},

@@ -366,6 +366,11 @@ def test_two_ways_to_say_one_thing_are_equal(model: str, stated: JsonObject, mea
     ("model", "change"),
     [
         ("qwen3-next-80b-a3b", {"full_attention_interval": 3}),
+        (
+            "qwen3-next-80b-a3b",
+            {"full_attention_interval": 3, "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 12},
+        ),
+        ("lfm2-1.2b", {"full_attn_idxs": [2], "layer_types": ["full_attention"] * 16}),
         ("qwen3-next-80b-a3b", {"layer_types": ["full_attention"] * 48}),
         ("qwen3-next-80b-a3b", {"partial_rotary_factor": 1.0}),
         ("qwen3-next-80b-a3b", {"partial_rotary_factor": None}),  # not the default of an absent one
