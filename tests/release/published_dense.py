@@ -1,7 +1,7 @@
 """The keys of `config.json` files as they are published, of dense families beyond Llama's.
 
 Gemma 2 9B, Gemma 3 1B, Phi-3 mini 4k and 128k, GPT-2, Pythia 160M, Falcon 7B and 40B, Command R, Command R7B, OLMo 2
-7B, OLMo 3 7B, GLM-4 9B 0414.
+7B, OLMo 3 7B, GLM-4 9B 0414, EXAONE 4.0 32B.
 """
 
 from __future__ import annotations
@@ -341,5 +341,40 @@ PUBLISHED_DENSE: dict[str, JsonObject] = {
         "transformers_version": "4.52.0.dev0",
         "use_cache": True,
         "vocab_size": 151552,
+    },
+    # As TensorRT-LLM has it of the model (tests/unittest/_torch/modeling/test_modeling_exaone4.py, commit
+    # 7eb710fae6ea0014028f22d791d49b46c15472af), with the layers and the window that its notes say it has cut.
+    "exaone-4.0-32b": {
+        "architectures": ["Exaone4ForCausalLM"],
+        "attention_dropout": 0.0,
+        "bos_token_id": 1,
+        "eos_token_id": 361,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 5120,
+        "initializer_range": 0.02,
+        "intermediate_size": 27392,
+        "max_position_embeddings": 131072,
+        "model_type": "exaone4",
+        "num_attention_heads": 40,
+        "num_hidden_layers": 64,
+        "num_key_value_heads": 8,
+        "pad_token_id": 0,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": {
+            "factor": 16.0,
+            "high_freq_factor": 4.0,
+            "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 8192,
+            "rope_type": "llama3",
+        },
+        "rope_theta": 1000000,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 4,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.54.0.dev0",
+        "use_cache": True,
+        "vocab_size": 102400,
     },
 }

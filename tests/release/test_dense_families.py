@@ -79,6 +79,9 @@ GPTQ: JsonObject = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
         ("cohere", {}, "model.layers.2.self_attn.q_norm.weight", 3),
         ("cohere", {}, "model.layers.2.self_attn.k_scale", 2),
         ("olmo2", {}, "model.layers.2.post_attention_layernorm.weight", 3),
+        ("exaone4", {}, "model.layers.2.self_attn.k_norm.weight", 2),
+        ("exaone4", {}, "model.layers.2.post_attention_layernorm.weight", 3),
+        ("exaone4", GPTQ, "model.layers.2.self_attn.q_proj.qweight", 2),
         ("glm4", {}, "model.layers.2.post_self_attn_layernorm.weight", 3),
         ("stablelm", {}, "model.layers.2.self_attn.k_layernorm.norms.31.weight", 2),
         ("starcoder2", {}, "model.norm.bias", NOTHING),
@@ -101,6 +104,7 @@ def test_tensors_as_published(model_type: str, changes: JsonObject, name: str, f
         ("gemma2", "model.layers.2.self_attn.k_norm.weight"),
         ("glm4", "model.layers.4.eh_proj.weight"),
         ("cohere", "model.layers.2.input_layernorm.weight_scale"),
+        ("exaone4", "model.layers.2.input_layernorm.weight"),
     ],
 )
 def test_names_that_no_engine_of_the_family_reads_touch_everything(model_type: str, name: str) -> None:
@@ -182,6 +186,7 @@ LONG: JsonObject = {"short_factor": [1.0], "long_factor": [2.0]}
             {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 2},
         ),
         ("olmo3", {"rope_theta": 500000}, {}),
+        ("exaone4", {"layer_types": ([WINDOWED] * 3 + [FULL]) * 8}, {}),
         ("smollm3", {"no_rope_layers": ([1] * 3 + [0]) * 9}, {}),
     ],
 )
@@ -202,6 +207,8 @@ def test_two_notations_of_one_model_are_equal(model_type: str, left: JsonObject,
             {"rope_scaling": {"rope_type": "linear", "factor": 8.0}},
         ),
         ("gemma3_text", {"sliding_window_pattern": 4}, {}),
+        # Letters are read by some engines only.
+        ("exaone4", {"sliding_window_pattern": "LLLG", "layer_types": ([WINDOWED] * 3 + [FULL]) * 8}, {}),
         ("gemma2", {"attn_logit_softcapping": None}, {}),
         # The original length is read at the top, wherever else it stands.
         (

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from kvrelease.release.families.cohere import COHERE
 from kvrelease.release.families.deepseek import DEEPSEEK
+from kvrelease.release.families.exaone4 import EXAONE4
 from kvrelease.release.families.falcon import FALCON
 from kvrelease.release.families.family import Family
 from kvrelease.release.families.gemma import GEMMA
@@ -34,6 +35,7 @@ FAMILIES: tuple[Family, ...] = (
     LLAMA,
     COHERE,
     DEEPSEEK,
+    EXAONE4,
     FALCON,
     GEMMA,
     GEMMA3,

@@ -256,6 +256,21 @@ _OLMO = (
     ),
 )
 
+_EXAONE = (
+    Case(
+        label="EXAONE 4.0 32B",
+        model_type="exaone4",
+        config={**SIZES, "sliding_window": 8, "sliding_window_pattern": 2},
+        alternatives={**ROPE, **ACTIVATION, **_BOTH_FULL, "sliding_window": (None, 16)},
+    ),
+    Case(
+        label="EXAONE 4.0 1.2B, no windows, tied",
+        model_type="exaone4",
+        config={**SIZES, "sliding_window": None, "layer_types": ["full_attention"] * 3, "tie_word_embeddings": True},
+        alternatives={**ROPE, **ACTIVATION, "sliding_window": (8,)},
+    ),
+)
+
 _GLM = (
     Case(label="GLM", model_type="glm", config=_HEAD_PADDED, alternatives={**_PART_ROTATED, **ACTIVATION}),
     Case(label="GLM-4 0414", model_type="glm4", config=_HEAD_PADDED, alternatives={**_PART_ROTATED, **ACTIVATION}),
@@ -303,4 +318,4 @@ _OTHERS = (
     ),
 )
 
-DENSE_CASES = (*_GEMMA, *_PHI3, *_GPT2, *_NEOX, *_FALCON, *_COHERE, *_OLMO, *_GLM, *_OTHERS)
+DENSE_CASES = (*_GEMMA, *_PHI3, *_GPT2, *_NEOX, *_FALCON, *_COHERE, *_OLMO, *_EXAONE, *_GLM, *_OTHERS)
