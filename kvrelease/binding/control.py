@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import secrets
+import sys
 
 import msgspec
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.binding.observe import Observer
 from kvrelease.binding.production import production_body
+from kvrelease.chain import common_prefix
 from kvrelease.config import Production
-from kvrelease.engines.base import Request, Route
+from kvrelease.engines.base import EngineIdentity, Request, Route
 from kvrelease.errors import PromptTooLong
 
-# Two blocks prove a hit; engines with small blocks still get a prefix that cannot be mistaken for a template's.
+# Two blocks prove a hit; where a speculative decoder gives up the last block of every hit, and nobody tells, three do.
+MIN_BLOCKS = 2
+BLOCKS = 3
+# Engines with small blocks still get a prefix that cannot be mistaken for a template's.
 MIN_NONCE_TOKENS = 64
-BLOCKS = 2
 
 # Left free for the answer: the most that any command generates.
 MAX_GENERATED_TOKENS = 8
@@ -28,34 +32,49 @@ _MAX_WORDS = 4096
 async def nonce_request(
     observer: Observer, *, route: Route, production: Production, model: str, salt: str | None
 ) -> Request:
-    """A request with production's route and fields whose prompt is random and at least two blocks long.
+    """A request with production's route and fields whose prompt is random and, where it has room, three blocks long.
+
+    What a chat template puts before a user's text (a system prompt of its own, production's tools) is the same in every
+    nonce and may be cached: the prompt is made so long that this is no more than half of what can hit.
 
     Raises:
         PromptTooLong: two blocks do not fit the engine's context, so nothing can prove that its cache hits.
         ServiceError: the engine could not tokenise it.
     """
     identity = observer.identity
-    least = BLOCKS * (identity.capabilities.block_tokens or 1) + 1
-    room = identity.context_tokens - MAX_GENERATED_TOKENS if identity.context_tokens is not None else None
-    wanted = max(MIN_NONCE_TOKENS, least) if room is None else max(min(MIN_NONCE_TOKENS, room), least)
-    words = 8
+    block = identity.capabilities.block_tokens or 1
+    least = MIN_BLOCKS * block + 1
+    room = sys.maxsize if identity.context_tokens is None else identity.context_tokens - MAX_GENERATED_TOKENS
+    words, front, is_too_long = 8, 0, False
+    before: tuple[int, ...] | None = None
     while True:
         text = " ".join(secrets.token_hex(_WORD_BYTES) for _ in range(words))
-        body = production_body(
-            _prompt(text, route=route), production=production, model=model, kind=observer.identity.kind
-        )
+        body = production_body(_prompt(text, route=route), production=production, model=model, kind=identity.kind)
         request = Request(route=route, body=body, salt=salt)
         tokens = await observer.tokenize(request)
         length = words if tokens is None else max(1, len(tokens))
-        if room is not None and max(length, wanted) > room:
-            raise PromptTooLong(
-                f"a unique prompt of two blocks is needed to prove that the cache of {identity.url} can hit; it takes "
-                f"{max(length, wanted)} tokens, which do not fit the context of {identity.context_tokens}",
-                hint="serve a longer context (vLLM --max-model-len, llama.cpp -c) or smaller blocks (--block-size)",
-            )
-        if length >= wanted or words >= _MAX_WORDS:
+        if least > room or (length > room and words == 1) or (is_too_long and length < least):
+            raise _has_no_room(identity, max(length, least))
+        if tokens is not None and before is not None:
+            front = max(front, common_prefix(before, tokens))
+        is_front_known = tokens is None or before is not None
+        before = tokens
+        wanted = max(control_tokens(block), 2 * (front // block * block) + identity.capabilities.lost_tokens + 1)
+        aim = min(wanted, room)
+        if length > room:
+            words, is_too_long = max(1, min(words - 1, words * room // length)), True
+        elif length < aim and words < _MAX_WORDS and not is_too_long:
+            words = max(words + 1, words * aim // length + 1)
+        elif is_front_known:
             return request
-        words = max(words + 1, words * wanted // length + 1)
+
+
+def _has_no_room(identity: EngineIdentity, tokens: int) -> PromptTooLong:
+    return PromptTooLong(
+        f"a unique prompt of two blocks is needed to prove that the cache of {identity.url} can hit; it takes "
+        f"{tokens} tokens, which do not fit the context of {identity.context_tokens}",
+        hint="serve a longer context (vLLM --max-model-len, llama.cpp -c) or smaller blocks (--block-size)",
+    )
 
 
 def control_tokens(block_tokens: int) -> int:

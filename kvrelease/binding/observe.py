@@ -52,13 +52,13 @@ class Leg(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hits_mostly(self) -> bool | None:
-        """More than half of the prompt came from the cache; None when nobody witnessed.
+        """More than half of what can be cached came from the cache; None when nobody witnessed, or nothing can be.
 
-        A nonce prompt is judged by this, not by zero: a chat template's own first tokens may be cached rightly.
+        Of the whole prompt where the block is not known. A nonce prompt is judged by this, not by zero: what a chat
+        template puts first may be cached rightly (`binding.control` makes it the smaller half).
         """
-        if self.cached_tokens is None or self.prompt_tokens is None:
-            return None
-        return 2 * self.cached_tokens > self.prompt_tokens
+        most = self.prompt_tokens if self.cacheable_tokens is None else self.cacheable_tokens
+        return 2 * self.cached_tokens > most if self.cached_tokens is not None and most else None
 
 
 PROBE_SALT = "kvrelease-"

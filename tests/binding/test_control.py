@@ -24,6 +24,33 @@ async def sent_twice(observer: Observer) -> tuple[Leg, Leg]:
     return await observer.observe(request), await observer.observe(request)
 
 
+@pytest.mark.parametrize("is_told", [True, False], ids=["told", "not-told"])
+@pytest.mark.parametrize("block_tokens", [16, 32, 64, 128])
+def test_an_engine_that_gives_up_a_block_of_every_hit_proves_that_it_can_hit(block_tokens: int, is_told: bool) -> None:
+    with ScriptedEngine(block_tokens=block_tokens, gives_up_a_block=True, has_dev_routes=is_told) as server:
+        first, second = with_observer(server, sent_twice)
+    assert (first.hits_mostly, second.hits_mostly) == (False, True)
+
+
+def test_what_every_prompt_begins_with_is_no_hit_of_the_nonce() -> None:
+    tools = [{"type": "function", "function": {"name": "find", "description": "an order " * 200}}]
+
+    async def after_a_prompt(observer: Observer) -> tuple[Leg, Leg]:
+        production = Production(body={"tools": tools})
+        nonces = [
+            await nonce_request(observer, route=Route.CHAT, production=production, model="scripted", salt=None)
+            for _ in range(2)
+        ]
+        await observer.observe(nonces[0])
+        return await observer.observe(nonces[1]), await observer.observe(nonces[1])
+
+    with ScriptedEngine(context_tokens=2048) as server:
+        first, second = with_observer(server, after_a_prompt)
+    assert first.cached_tokens is not None
+    assert first.cached_tokens >= 400
+    assert (first.hits_mostly, second.hits_mostly) == (False, True)
+
+
 @pytest.mark.parametrize("block_tokens", [1, 16, 128])
 def test_two_blocks_prove_a_hit(block_tokens: int) -> None:
     with ScriptedEngine(block_tokens=block_tokens) as server:
@@ -33,7 +60,7 @@ def test_two_blocks_prove_a_hit(block_tokens: int) -> None:
     assert second.cached_tokens >= max(2 * block_tokens, 33)
     assert second.hits_mostly
     assert second.prompt_tokens is not None
-    assert second.prompt_tokens <= max(64, 2 * block_tokens + 1) + 8
+    assert second.prompt_tokens <= max(64, 3 * block_tokens + 1) + 8
 
 
 def test_an_engine_without_a_tokenizer_gets_one_word_a_token() -> None:
@@ -58,6 +85,27 @@ def test_a_small_context_gets_a_shorter_nonce() -> None:
     with ScriptedEngine(block_tokens=16, context_tokens=56) as server:
         _, second = with_observer(server, sent_twice)
     assert second.cached_tokens == 32
+
+
+@pytest.mark.parametrize("context_tokens", [41, 57, 200, 500])
+def test_a_nonce_leaves_room_for_the_answer_whatever_the_context(context_tokens: int) -> None:
+    with ScriptedEngine(block_tokens=16, context_tokens=context_tokens) as server:
+        _, second = with_observer(server, sent_twice)
+    assert second.hits_mostly
+    assert second.prompt_tokens is not None
+    assert 33 <= second.prompt_tokens <= context_tokens - 8
+
+
+def test_where_what_comes_first_leaves_no_room_for_a_word_it_is_told_as_such() -> None:
+    async def behind_tools(observer: Observer) -> Request:
+        production = Production(body={"tools": [{"name": "an order " * 200}]})
+        return await nonce_request(observer, route=Route.CHAT, production=production, model="scripted", salt=None)
+
+    with (
+        ScriptedEngine(block_tokens=16, context_tokens=300) as server,
+        pytest.raises(PromptTooLong, match=r"it takes 40\d tokens, which do not fit the context of 300"),
+    ):
+        with_observer(server, behind_tools)
 
 
 @pytest.mark.parametrize("block_tokens", [32, 128])

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from kvrelease.binding.observe import Leg, Observer, Witness
-from kvrelease.engines.base import Counters, EngineClient, EngineKind, Request
+from kvrelease.engines.base import Counters, EngineClient, EngineKind, Observation, Request
 from kvrelease.engines.detect import open_engine
 from kvrelease.ledger.records import CacheOrigin
 from kvrelease.ledger.store import IN_MEMORY, Ledger
@@ -53,6 +53,31 @@ def test_the_response_is_the_first_witness() -> None:
     assert (cold.cached_tokens, cold.foreign_tokens, cold.witness) == (0, 0, Witness.USAGE)
     assert (warm.cached_tokens, warm.foreign_tokens) == (warm.cacheable_tokens, 0)
     assert (cold.hits_mostly, warm.hits_mostly) == (False, True)
+
+
+def leg_of(*, cached: int | None, cacheable: int | None, prompt: int | None = 33) -> Leg:
+    return Leg(
+        key_space=None,
+        observation=Observation(text="", total_s=1.0),
+        prompt_tokens=prompt,
+        cacheable_tokens=cacheable,
+        cached_tokens=cached,
+        foreign_tokens=None,
+        witness=Witness.NOBODY if cached is None else Witness.USAGE,
+    )
+
+
+def test_a_hit_is_judged_by_what_can_hit_and_by_the_prompt_where_that_is_not_known() -> None:
+    assert leg_of(cached=16, cacheable=16).hits_mostly
+    assert leg_of(cached=16, cacheable=32).hits_mostly is False
+    assert leg_of(cached=17, cacheable=None).hits_mostly
+    assert leg_of(cached=16, cacheable=None).hits_mostly is False
+
+
+def test_nothing_is_said_of_a_hit_that_nobody_told_or_that_cannot_be() -> None:
+    assert leg_of(cached=None, cacheable=32).hits_mostly is None
+    assert leg_of(cached=16, cacheable=None, prompt=None).hits_mostly is None
+    assert leg_of(cached=0, cacheable=0).hits_mostly is None
 
 
 def test_entries_that_were_there_before_are_foreign_again_and_again() -> None:

@@ -79,6 +79,7 @@ class ScriptedEngine:
         model: the served model name.
         block_tokens: granularity of a hit of the block cache.
         capacity_blocks: blocks that fit; None for no limit.
+        gives_up_a_block: every hit loses its last block, as with Eagle and MTP; told in development mode.
         slots: prompts that fit (llama.cpp).
         keeps_in_ram: llama.cpp's `--cache-ram`.
         context_tokens: longest prompt plus generation.
@@ -114,6 +115,7 @@ class ScriptedEngine:
         model: str = "scripted",
         block_tokens: int = 16,
         capacity_blocks: int | None = None,
+        gives_up_a_block: bool = False,
         slots: int = 1,
         keeps_in_ram: bool = False,
         context_tokens: int = 4096,
@@ -140,6 +142,7 @@ class ScriptedEngine:
         self.model = model
         self.block_tokens = block_tokens
         self.capacity_blocks = capacity_blocks
+        self.gives_up_a_block = gives_up_a_block
         self.slots = slots
         self.context_tokens = context_tokens
         self.reports_cached_tokens = reports_cached_tokens
@@ -345,4 +348,5 @@ class ScriptedEngine:
             capacity_blocks=self.capacity_blocks,
             store=self._store,
             store_keeps_salt=self.kind is EngineKind.SGLANG,
+            gives_up_a_block=self.gives_up_a_block,
         )

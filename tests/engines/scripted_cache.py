@@ -36,7 +36,7 @@ class BlockCache:
     """Full blocks keyed by a chained hash of tokens, the salt in the first; the first one inserted wins; LRU.
 
     Below it there may be a store that several engines share; like some real connectors it ignores the salt, unless
-    `store_keeps_salt`.
+    `store_keeps_salt`. With `gives_up_a_block` the last block of every hit is computed again, as Eagle and MTP need it.
     """
 
     def __init__(
@@ -46,7 +46,9 @@ class BlockCache:
         capacity_blocks: int | None,
         store: dict[str, str] | None,
         store_keeps_salt: bool = False,
+        gives_up_a_block: bool = False,
     ) -> None:
+        self.gives_up_a_block = gives_up_a_block
         self.block_tokens = block_tokens
         self.capacity_blocks = capacity_blocks
         self.store = store
@@ -68,6 +70,9 @@ class BlockCache:
                 found.external += self.block_tokens
             else:
                 break
+        if self.gives_up_a_block and found.provenance:
+            found.external -= min(found.external, self.block_tokens)
+            del found.provenance[-self.block_tokens :]
         return found
 
     def write(self, tokens: Sequence[int], provenance: Sequence[str], *, salt: str | None) -> None:

@@ -442,6 +442,7 @@ class Handler(BaseHTTPRequestHandler):
                 "num_gpu_blocks": engine.capacity_blocks,
                 "enable_prefix_caching": True,
             },
+            "speculative_config": {"method": "mtp"} if engine.gives_up_a_block else None,
             "parallel_config": {"tensor_parallel_size": 1, "pipeline_parallel_size": 1},
         }
 

@@ -111,6 +111,22 @@ def test_c10_with_two_passes_the_last_one_counts(passes: int, verdict: Verdict) 
         assert report.verdict is verdict, report.reason
 
 
+@pytest.mark.parametrize("is_told", [True, False], ids=["told", "not-told"])
+@pytest.mark.parametrize("block_tokens", [16, 64, 128])
+def test_c10_a_cache_that_gives_up_the_last_block_of_every_hit_passes(block_tokens: int, is_told: bool) -> None:
+    """https://github.com/vllm-project/vllm/issues/53504"""
+    long, two_blocks = words(20 * block_tokens), words(2 * block_tokens, of="v")
+    with ScriptedEngine(
+        release="new", block_tokens=block_tokens, gives_up_a_block=True, has_dev_routes=is_told
+    ) as engine:
+        report = warmed(engine, deployed=deployment(prompt_set=of_words(long, two_blocks)))
+        found = only(report)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert (found.hit_rate_after == 1.0) is is_told
+        # Where nobody tells that a block is lost, a prompt of two that keeps one has kept half.
+        assert (found.evicted, found.ttft_cold_ms.p50 is None) == (0 if is_told else 1, False)
+
+
 class NeverHits(ScriptedEngine):
     """An engine rule of that build turned prefix caching off, without a word."""
 
