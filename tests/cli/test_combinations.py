@@ -158,11 +158,11 @@ def test_a_diff_of_a_fast_and_a_full_fingerprint_tells_adapters_that_differ(kv: 
     for version in (1, 2):
         write_adapter(workdir / f"v{version}", adapter_tensors(layers=[0], seed=version))
     kv("fingerprint", "m", "--adapter", "support=v1", "-o", "full.json")
-    for version, changed in ((1, []), (2, ["support"])):
+    for version, changed, status, base in ((1, [], "unknown", None), (2, ["support"], "invalid", "unknown")):
         kv("fingerprint", "m", "--adapter", f"support=v{version}", "--mode", "fast", "-o", "fast.json")
         diff = json.loads(kv("diff", "full.json", "fast.json", "--format", "json").out)
-        assert diff["kv"]["status"] == "unknown"
-        assert diff["adapters"]["changed"] == changed
+        assert (diff["kv"]["status"], diff["kv"]["base"]) == (status, base)
+        assert diff["kv"]["adapters"] == diff["adapters"]["changed"] == changed
         assert ("release" in diff["changed"]) == bool(changed)
 
 
