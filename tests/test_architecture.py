@@ -68,6 +68,7 @@ PURE = (
     "prewarm/planning.py",
     "prewarm/proof.py",
     "prewarm/result.py",
+    "prewarm/slots.py",
     "verify/checks.py",
     "verify/claim.py",
     "verify/consistency.py",

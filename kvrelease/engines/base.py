@@ -45,6 +45,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         top_logprobs: k of the top-k log-probabilities wanted per generated token, 0 for none.
         bypasses_cache: ask the engine not to read its prefix cache (it may still write it).
         streams: ask for a stream, so that TTFT can be told; some bypasses exclude it.
+        slot: number of the slot that is to serve it; None for the engine's choice. An engine without slots raises
+            `UsageError` when one is given.
     """
 
     route: Route
@@ -54,6 +56,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     top_logprobs: int = 0
     bypasses_cache: bool = False
     streams: bool = False
+    slot: int | None = None
 
 
 class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):

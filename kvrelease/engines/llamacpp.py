@@ -103,6 +103,9 @@ class LlamaCppClient(Server):
         """What one request shows."""
         refuse_unsupported(request, kind=self.kind, has_salt=False, has_bypass=True)
         extra: JsonObject = {"cache_prompt": False} if request.bypasses_cache else {}
+        if request.slot is not None:
+            extra["id_slot"] = request.slot
+            request = msgspec.structs.replace(request, slot=None)
         found, payloads = await self._routes.complete_with_payloads(request, extra=extra)
         if found.cached_tokens is None:
             # Builds before usage carried it, and chats whose usage a proxy drops.

@@ -35,6 +35,7 @@ from kvrelease.engines.blocks import ITEM_BYTES, Block, BlockShape
 from kvrelease.engines.local_release import LoadedRelease, load
 from kvrelease.engines.local_tokens import TokenCodec
 from kvrelease.engines.prompt_body import StopRule, stop_rule_of
+from kvrelease.engines.request_fields import refuse_slot
 from kvrelease.errors import PromptTooLong, UnsupportedRelease, UsageError
 
 if TYPE_CHECKING:
@@ -248,6 +249,7 @@ class LocalEngine:
         return self.cache.clear()
 
     def _complete(self, request: Request, *, started: float) -> Observation:
+        refuse_slot(request, url=self.url)
         token_ids = self._tokens.encode(request)
         self._check_fits(token_ids, request)
         keys = self.key_scheme.block_keys(token_ids, block_tokens=self.block_tokens, salt=request.salt)

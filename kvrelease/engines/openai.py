@@ -12,6 +12,7 @@ from kvrelease.engines.base import EngineKind, Observation, Request
 from kvrelease.engines.foreign import as_count, as_list, as_object, as_text, at
 from kvrelease.engines.http import Transport
 from kvrelease.engines.replies import Reply, message_in, parse_object, refusal, server_message
+from kvrelease.engines.request_fields import refuse_slot
 from kvrelease.engines.retry import NOT_JSON_NUMBER
 from kvrelease.engines.wire import observation, request_body, without_logprobs
 from kvrelease.errors import NoModel, PromptTooLong, Refused, ServiceError, UnexpectedReply, UsageError, WrongModel
@@ -120,6 +121,7 @@ class OpenAIRoutes:
         self, request: Request, *, extra: JsonObject | None = None
     ) -> tuple[Observation, tuple[JsonObject, ...]]:
         """As `complete`, with the answer's JSON (each event's of a stream), for what an engine adds to the protocol."""
+        refuse_slot(request, url=self.transport.url)
         # A body with a model of its own needs no listing: of several served models it has chosen one.
         name = as_text(request.body.get("model")) or await self.model_name()
         body = request_body(request, model=name) | (extra or {})

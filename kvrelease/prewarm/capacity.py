@@ -80,6 +80,12 @@ def keep(tree: PrefixTree, *, weights: Mapping[str, float], room_blocks: int | N
     )
 
 
+def ways(tree: PrefixTree, weights: Mapping[str, float]) -> dict[str, float]:
+    """By prompt id, the tokens that traffic saves while the prompt's whole way through the tree is resident."""
+    worth = _Worth(tree, weights)
+    return {prompt_id: worth.way(prompt_id) for prompt_id in tree.order}
+
+
 class _Worth:
     """What each segment of a tree saves, given the traffic through it."""
 

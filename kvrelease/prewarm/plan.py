@@ -7,12 +7,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from kvrelease.prewarm.capacity import head_room_blocks, keep
+from kvrelease.prewarm.slots import Layout, Numbers
 from kvrelease.workload.key_space import KeySpace, salt_mark
 from kvrelease.workload.prefix_tree import PrefixTree
-
-# llama.cpp puts a prompt into the slot that shares more than this part of it, else into the one used longest ago.
-# Source: llama.cpp b11434, tools/server/server-context.cpp, `get_available_slot`; common.h, `slot_prompt_similarity`.
-SLOT_SIMILARITY = 0.1
 
 
 class KeySpaceCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +41,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         prompts: prompts of the set.
         prompt_tokens: tokens of all of them, shared ones counted every time; None when the server does not tokenise.
         cacheable_tokens: of these, the most that hits can cover; None likewise.
-        lower_bound_tokens: the fewest that an empty cache must compute to hold all blocks sent; None likewise.
+        lower_bound_tokens: the fewest that an empty cache must compute to hold all blocks sent; with slots, what empty
+            ones compute in this order, each for itself; None likewise.
         sent_tokens: tokens of the prompts that are sent; None likewise.
         blocks_needed: different blocks of the prompts that are sent; None likewise.
         blocks_available: what the engine's device cache holds; None when it does not tell.
@@ -55,6 +53,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         order: ids to send; of those that compute no block that is just being computed, the first is sent first.
         most_in_flight: requests that may be in flight together; None for as many as the run allows.
         proof_first: ids that must be resident at the end, first to be asked again; empty for the heaviest.
+        slot_of: by id of those, the slot that each is sent to by number; empty on engines without slots.
+        control_slot: the slot that the control is sent to; None on engines without.
         key_spaces: the cost of each, where the set has several.
         cannot_be_cached: why nothing of any prompt can be cached, "cannot be cached: …"; None where something can.
         warnings: what the operator should know of this plan.
@@ -74,9 +74,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     order: tuple[str, ...] = ()
     most_in_flight: int | None = None
     proof_first: tuple[str, ...] = ()
+    slot_of: dict[str, int] = {}
+    control_slot: int | None = None
     key_spaces: tuple[KeySpaceCost, ...] = ()
     cannot_be_cached: str | None = None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def numbers(self) -> Numbers:
+        """Which slot each prompt is sent to."""
+        return Numbers(residents=self.proof_first, slot_of=self.slot_of, control_slot=self.control_slot)
 
 
 def plan_of_nothing(tree: PrefixTree, *, why: str, capacity_tokens: int | None) -> Plan:
@@ -141,57 +148,56 @@ def make_plan(
 def plan_for_slots(
     tree: PrefixTree,
     *,
-    weights: Mapping[str, float],
+    layout: Layout,
     slots: int,
     capacity_tokens: int | None,
     key_spaces: Mapping[str, KeySpace] | None = None,
 ) -> Plan:
     """The plan for an engine that keeps one prompt per slot: one request at a time, the most valuable last.
 
-    A prompt goes to the slot that is most like it, so two that share a system prompt throw each other out, whatever the
-    number of slots. The last ones sent are therefore so unlike each other that each gets a slot of its own. The others
-    are sent before them: a server that keeps in host memory what a slot loses has those as well.
-
     Args:
         tree: of the whole prompt set's token ids, at blocks of one token.
-        weights: traffic weight by prompt id.
+        layout: of the set on these slots.
         slots: prompts that can be resident at once, >= 1.
         capacity_tokens: of all slots, None when not known.
         key_spaces: by prompt id; None where all prompts are in one.
     """
-    kept = keep(tree, weights=weights, room_blocks=None)
-    worth = {
-        prompt_id: sum(
-            segment.tokens * sum(weights[through] for through in tree.prompts_through(segment))
-            for segment in tree.path(prompt_id)
-        )
-        for prompt_id in kept.senders
-    }
-    ranked = sorted(kept.senders, key=lambda prompt_id: (-worth[prompt_id], prompt_id))
-    residents: list[str] = []
-    for prompt_id in ranked:
-        if len(residents) < slots and all(_are_unlike(tree, prompt_id, other) for other in residents):
-            residents.append(prompt_id)
-    others = [prompt_id for prompt_id in ranked if prompt_id not in residents]
-    warnings: tuple[str, ...] = ()
-    if others:
-        warnings = (
-            f"{slots} slots hold one prompt each, and of {len(ranked)} prompts {len(residents)} are unlike enough to "
-            "get a slot of their own: the most valuable are sent last; the others are resident only where the server "
-            "keeps in host memory what a slot loses (llama.cpp --cache-ram)",
-        )
-    return _plan(
+    plan = _plan(
         tree,
-        order=(*reversed(others), *reversed(residents)),
+        order=layout.order,
         available=capacity_tokens,
         reserved=0,
         expected_hit_rate=None,
         dropped=(),
         key_spaces=key_spaces,
-        most_in_flight=1,
-        proof_first=tuple(residents),
-        warnings=warnings,
     )
+    return msgspec.structs.replace(
+        plan,
+        lower_bound_tokens=sum(layout.cost_tokens.values()),
+        most_in_flight=1,
+        proof_first=layout.residents,
+        slot_of=layout.slot_of,
+        control_slot=layout.control_slot,
+        warnings=_warnings_of_slots(layout, slots=slots),
+    )
+
+
+def _warnings_of_slots(layout: Layout, *, slots: int) -> tuple[str, ...]:
+    senders, stay = len(layout.order), len(layout.residents)
+    if senders > stay:
+        how = (
+            "stay, each sent to a slot by its number" if layout.slot_of else "are unlike enough to get one of their own"
+        )
+        return (
+            f"{slots} slots hold one prompt each: of {senders} prompts {stay} {how}, the most valuable last; the "
+            "others are resident only where the server keeps in host memory what a slot loses (llama.cpp --cache-ram)",
+        )
+    if stay < slots:
+        return (
+            f"{slots - stay} of {slots} slots stay empty: the set has no more prompts that cover something of their "
+            "own, and users who come at the same time may meet an empty one",
+        )
+    return ()
 
 
 def plan_without_tokens(
@@ -219,11 +225,6 @@ def plan_without_tokens(
     )
 
 
-def _are_unlike(tree: PrefixTree, one: str, other: str) -> bool:
-    shared = tree.shared_tokens(one, other)
-    return shared <= SLOT_SIMILARITY * min(tree.branches[one].tokens, tree.branches[other].tokens)
-
-
 def _plan(
     tree: PrefixTree,
     *,
@@ -233,9 +234,6 @@ def _plan(
     expected_hit_rate: float | None,
     dropped: tuple[str, ...],
     key_spaces: Mapping[str, KeySpace] | None,
-    most_in_flight: int | None = None,
-    proof_first: tuple[str, ...] = (),
-    warnings: tuple[str, ...] = (),
 ) -> Plan:
     return Plan(
         prompts=len(tree.order),
@@ -250,10 +248,7 @@ def _plan(
         dropped=dropped,
         uncacheable=tree.uncacheable,
         order=tuple(order),
-        most_in_flight=most_in_flight,
-        proof_first=proof_first,
         key_spaces=_costs(tree, order, key_spaces),
-        warnings=warnings,
     )
 
 

@@ -10,10 +10,17 @@ from kvrelease.binding.salts import combined_salt, key_spaces
 from kvrelease.engines.base import Request
 from kvrelease.prewarm.pace import AUTO_CAP
 from kvrelease.prewarm.plan import Plan, make_plan, plan_for_slots, plan_of_nothing, plan_without_tokens
+from kvrelease.prewarm.slots import lay_out
+from kvrelease.workload.key_space import KeySpace
 from kvrelease.workload.prefix_tree import PrefixTree, build_prefix_tree
 
 # Filling a cache takes a prompt; an engine generates one token at least.
 MAX_TOKENS = 1
+
+EMPTIES = (
+    "the server empties idle slots into host memory (one KV pool for all slots, llama.cpp --kv-unified), or other "
+    "clients took them: no slot was sent to by its number, and of prompts that share their start only that stays"
+)
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,11 +30,15 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
         plan: what to send.
         tree: prompts of several key spaces share nothing in it.
         requests: by prompt id, as production sends them in the key space of each.
+        cost_tokens: on an engine with slots, by prompt id, what sending it in the plan's order computes; else empty.
+        without_numbers: the same for slots that turn out to keep nothing; None on an engine without slots.
     """
 
     plan: Plan
     tree: PrefixTree
     requests: dict[str, Request]
+    cost_tokens: dict[str, int] = {}
+    without_numbers: Planned | None = None
 
 
 class Planner:
@@ -52,11 +63,10 @@ class Planner:
         # Replicas that tokenise alike share one table, and the identity of that table is that of its ids.
         key = (id(replica.tokens), shape)
         if key not in self._made:
-            plan, tree = self._plan(replica)
-            self._made[key] = Planned(plan=plan, tree=tree, requests=_requests(replica))
+            self._made[key] = self._plan(replica, requests=_requests(replica))
         return self._made[key]
 
-    def _plan(self, replica: Replica) -> tuple[Plan, PrefixTree]:
+    def _plan(self, replica: Replica, *, requests: dict[str, Request]) -> Planned:
         identity = replica.identity
         prompt_set = replica.deployment.prompt_set
         weights = {prompt.id: prompt.weight for prompt in prompt_set.prompts}
@@ -64,29 +74,63 @@ class Planner:
         block = identity.capabilities.block_tokens
         if replica.tokens is None or block is None:
             order = [prompt.id for prompt in prompt_set.prompts]
-            return plan_without_tokens(order, weights=weights, key_spaces=spaces), replica.tree
+            plan = plan_without_tokens(order, weights=weights, key_spaces=spaces)
+            return Planned(plan=plan, tree=replica.tree, requests=requests)
         tree = replica.tree
         if len(set(spaces.values())) > 1:
             tree = build_prefix_tree(replica.tokens, block_tokens=block, key_spaces=spaces)
         longest = max(map(len, replica.tokens.values()))
         nothing = identity.capabilities.why_not_cached(longest)
         if nothing is not None:
-            return plan_of_nothing(tree, why=nothing, capacity_tokens=identity.capacity_tokens), tree
+            plan = plan_of_nothing(tree, why=nothing, capacity_tokens=identity.capacity_tokens)
+            return Planned(plan=plan, tree=tree, requests=requests)
         slots = identity.capabilities.cacheable_limit
         if slots is not None:
-            plan = plan_for_slots(
-                tree, weights=weights, slots=slots, capacity_tokens=identity.capacity_tokens, key_spaces=spaces
-            )
-        else:
-            plan = make_plan(
-                tree,
-                weights=weights,
-                capacity_tokens=identity.capacity_tokens,
-                in_flight=min(self._in_flight, len(prompt_set)),
-                control_tokens=control_tokens(block),
-                key_spaces=spaces,
-            )
-        return plan, tree
+            return _for_slots(replica, tree=tree, requests=requests, slots=slots, weights=weights, spaces=spaces)
+        plan = make_plan(
+            tree,
+            weights=weights,
+            capacity_tokens=identity.capacity_tokens,
+            in_flight=min(self._in_flight, len(prompt_set)),
+            control_tokens=control_tokens(block),
+            key_spaces=spaces,
+        )
+        return Planned(plan=plan, tree=tree, requests=requests)
+
+
+def _for_slots(
+    replica: Replica,
+    *,
+    tree: PrefixTree,
+    requests: dict[str, Request],
+    slots: int,
+    weights: dict[str, float],
+    spaces: dict[str, KeySpace],
+) -> Planned:
+    """The plan for slots by their numbers, and the other one; only that where production names them itself."""
+    assert replica.tokens is not None, "slots are planned by token ids"
+    named = {slot for request in requests.values() if (slot := _named_slot(request)) is not None}
+    slots = min(slots, len(named)) if named else slots
+    made = []
+    for by_number, why in (
+        (False, "requests name their slot themselves (id_slot): sent as they are" if named else EMPTIES),
+        (True, None),
+    ):
+        layout = lay_out(tree, tokens=replica.tokens, weights=weights, slots=slots, by_number=by_number)
+        plan = plan_for_slots(
+            tree, layout=layout, slots=slots, capacity_tokens=replica.identity.capacity_tokens, key_spaces=spaces
+        )
+        if why is not None:
+            plan = msgspec.structs.replace(plan, warnings=(*plan.warnings, why))
+        made.append(Planned(plan=plan, tree=tree, requests=requests, cost_tokens=layout.cost_tokens))
+    without, numbered = made
+    return without if named else msgspec.structs.replace(numbered, without_numbers=without)
+
+
+def _named_slot(request: Request) -> int | None:
+    """The slot that production chooses; None, as -1, leaves it to the server."""
+    named = request.body.get("id_slot")
+    return named if isinstance(named, int) and named >= 0 else None
 
 
 def _requests(replica: Replica) -> dict[str, Request]:

@@ -63,6 +63,29 @@ class TimeWitness(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float | None
 
 
+class SlotResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One slot of an engine that has them, asked by its number for the prompt that was sent to it.
+
+    Attributes:
+        slot: its number.
+        prompt: id of the prompt.
+        cached_tokens: that came from it; None when nobody witnessed.
+        cacheable_tokens: of the prompt; None when not known.
+    """
+
+    slot: int
+    prompt: str
+    cached_tokens: int | None
+    cacheable_tokens: int | None
+
+    @property
+    def is_warm(self) -> bool | None:
+        """All of the prompt that can be cached is; None when that is not known."""
+        if self.cached_tokens is None or self.cacheable_tokens is None:
+            return None
+        return self.cached_tokens >= self.cacheable_tokens
+
+
 class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
     """One replica after prewarming.
 
@@ -90,6 +113,8 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
         ttft_cold_ms: time to first token while the plan was sent, of requests that computed most of their prompt.
         ttft_warm_ms: of requests asked again.
         control: could the cache hit at all; None when the run stopped before.
+        slots: on an engine with slots, what each showed when it was asked by its number, up to the first that does not
+            have its prompt.
         miss_causes: what, on this engine, lets an identical prompt miss; most likely first.
         witness: who told the hits: `usage`, `counters` or `nobody`.
         second: the other witness, of the requests that were asked again; None when they were not.
@@ -124,6 +149,7 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
     ttft_cold_ms: Percentiles
     ttft_warm_ms: Percentiles
     control: ControlResult | None
+    slots: tuple[SlotResult, ...] = ()
     miss_causes: tuple[str, ...] = ()
     witness: str
     second: SecondWitness | None = None

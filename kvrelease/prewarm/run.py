@@ -21,7 +21,7 @@ from kvrelease.prewarm.journal import Journal, JournalKey
 from kvrelease.prewarm.judge import cannot_be_cached, judge
 from kvrelease.prewarm.plan import Plan
 from kvrelease.prewarm.planning import MAX_TOKENS, Planner
-from kvrelease.prewarm.result import Limits, PrewarmPlan, PrewarmReport, ReplicaPlan, ReplicaResult
+from kvrelease.prewarm.result import Limits, PrewarmPlan, PrewarmReport, ReplicaPlan, ReplicaResult, SlotResult
 from kvrelease.prewarm.warming import Terms, Warming
 from kvrelease.prewarm.watch import Watch
 from kvrelease.progress import Progress, silent
@@ -235,6 +235,8 @@ def _notes(results: Sequence[ReplicaResult], plan: Plan) -> tuple[str, ...]:
             f"{', '.join(restarted)}"
         )
     for one in results:
+        if one.slots:
+            notes.append(f"{one.url}: {_told_of_slots(one.slots)}")
         if one.second is not None and one.second.counter_tokens is None and one.second.is_shared:
             notes.append(f"{one.url}: other clients were on the engine: its counters are no second witness")
         if one.throttled:
@@ -243,3 +245,20 @@ def _notes(results: Sequence[ReplicaResult], plan: Plan) -> tuple[str, ...]:
                 "its queue grew, or more of them did not make it faster"
             )
     return tuple(notes)
+
+
+def _told_of_slots(slots: Sequence[SlotResult]) -> str:
+    """What the slots showed that were asked by their numbers."""
+    cold = next((one for one in slots if one.is_warm is False), None)
+    if cold is not None:
+        return (
+            f"slot {cold.slot}, asked by its number for {cold.prompt}, served {cold.cached_tokens} of "
+            f"{cold.cacheable_tokens} cacheable tokens: a request of somebody else took it, or something on the way "
+            "drops id_slot; what production's own requests hit is the hit rate"
+        )
+    if any(one.is_warm is None for one in slots):
+        return "whether each slot holds the prompt that was sent to it is not known: nobody tells its hits"
+    return (
+        f"each of {len(slots)} slots, asked by its number, served all cacheable tokens of its own prompt "
+        f"({sum(one.cached_tokens or 0 for one in slots):,} in all)"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
@@ -21,7 +21,7 @@ from kvrelease.prewarm.order import Schedule
 from kvrelease.prewarm.pace import AUTO_CAP, Pace
 from kvrelease.prewarm.planning import Planned
 from kvrelease.prewarm.proof import Tally, foreign_of, percentiles, second_witness, time_witness
-from kvrelease.prewarm.result import ControlResult, Limits, ReplicaResult, SecondWitness, TimeWitness
+from kvrelease.prewarm.result import ControlResult, Limits, ReplicaResult, SecondWitness, SlotResult, TimeWitness
 from kvrelease.prewarm.watch import Watch
 
 # Prompts asked again, as production does, to prove residency: the heaviest.
@@ -85,6 +85,8 @@ class Warming:
         self.plan = planned.plan
         self._tree = planned.tree
         self._requests = planned.requests
+        self._cost_tokens = planned.cost_tokens
+        self._without_numbers = planned.without_numbers
         self._tokens = replica.tokens or {}
         self._terms = terms
         self._flushing = flushing
@@ -94,8 +96,9 @@ class Warming:
         self._past = Past()
         self._schedule = Schedule(self._tree, self.plan.order)
         self._pace = Pace(terms.concurrency or AUTO_CAP)
-        self._sent, self._touched, self._proof = Tally(), Tally(), Tally()
+        self._sent, self._touched, self._proof, self._by_slot = Tally(), Tally(), Tally(), Tally()
         self._before_proof: list[Tally] = []
+        self._slots: list[SlotResult] = []
         self._second: SecondWitness | None = None
         self._times: TimeWitness | None = None
         self._control: ControlResult | None = None
@@ -141,9 +144,8 @@ class Warming:
             await self._flushing.flush(self.replica)
             self._was_asked_to_flush = True  # after a flush that worked, no hit is foreign
         self._resume()
-        proof = self._proof_ids()
         touch = () if self._has_slots else tuple(reversed(self.plan.order))
-        asked_again = len(touch) + self._terms.passes * len(proof)
+        asked_again = len(touch) + self._terms.passes * len(self._proof_ids()) + len(self.plan.slot_of)
         self._watch.expect(self.name, self._schedule.left + asked_again + 2 * bool(self.plan.order))
         if not self.plan.order:
             return
@@ -151,16 +153,17 @@ class Warming:
         if self._is_over:
             return
         await self._flow(self._each(touch), into=self._touched)
-        proof = tuple(prompt_id for prompt_id in proof if prompt_id not in self._skipped)
+        proof = tuple(prompt_id for prompt_id in self._proof_ids() if prompt_id not in self._skipped)
         for _ in range(self._terms.passes):
             if self._proof.answered:
                 self._before_proof.append(self._proof)
                 self._proof = Tally()
             await self._ask_again(proof)
+        await self._ask_each_slot()
 
     @property
     def _passes(self) -> tuple[Tally, ...]:
-        return (self._sent, self._touched, *self._before_proof, self._proof)
+        return (self._sent, self._touched, *self._before_proof, self._proof, self._by_slot)
 
     @property
     def _is_over(self) -> bool:
@@ -191,18 +194,27 @@ class Warming:
     # --- the plan ----------------------------------------------------------------------------------------------------
 
     async def _send_plan(self) -> None:
-        """The first prompt alone, which tells whether usage speaks; the control; then the rest."""
+        """The first prompt alone, which tells whether usage speaks; the control; then the rest.
+
+        A run that resumes on slots sends the control before anything else: into one whose prompt is yet to be sent.
+        """
         began = time.monotonic()
-        first = self._next()
+        first = None if self._has_slots and self._resumed else self._next()
         if first is not None:
             await self._flow(self._each((first,)), into=self._sent, is_planned=True)
         if not self._is_over:
-            await self._send_control()
-            if self._has_slots and first in self.plan.proof_first:
-                # The control took a slot, and may have thrown out what is to stay.
-                await self._flow(self._each((first,)), into=self._touched)
+            sent = (*self._resumed, *(() if first is None else (first,)))
+            await self._send_control(sent)
+            lost = self.plan.numbers.lost_to_control(sent, resumed=self._resumed)
+            await self._flow(self._each(lost), into=self._touched)
         await self._flow(self._next, into=self._sent, is_planned=True)
         self._plan_s = time.monotonic() - began
+
+    def _on_its_slot(self, prompt_id: str) -> Request:
+        """The request, to the slot that the plan has for it; as production sends it where there is none."""
+        request = self._requests[prompt_id]
+        slot = self.plan.slot_of.get(prompt_id)
+        return request if slot is None else msgspec.structs.replace(request, slot=slot)
 
     def _each(self, prompt_ids: Iterable[str]) -> Callable[[], str | None]:
         """Gives the ids one by one, and None after the last, or once the run is over."""
@@ -219,7 +231,7 @@ class Warming:
         prompt_id = self._schedule.start()
         if prompt_id is None:
             return None
-        cost = self._schedule.cost(prompt_id)
+        cost = self._cost_of(prompt_id)
         budget = self._terms.budget_tokens
         if budget is not None and self._bound_tokens + cost > budget:
             self._schedule.give_up(prompt_id)
@@ -227,6 +239,11 @@ class Warming:
             return None
         self._bound_tokens += cost
         return prompt_id
+
+    def _cost_of(self, prompt_id: str) -> int:
+        """The fewest tokens that a prompt in flight makes the engine compute."""
+        known = self._cost_tokens.get(prompt_id)
+        return self._schedule.cost(prompt_id) if known is None else known
 
     async def _flow(self, take: Callable[[], str | None], *, into: Tally, is_planned: bool = False) -> None:
         """Sends what `take` gives, as many at a time as the pace allows, until it gives nothing and all came back."""
@@ -277,7 +294,7 @@ class Warming:
             self._journal.begin(self.name, prompt_id)
         sent_s = time.monotonic()
         try:
-            leg = await self._answered(self._requests[prompt_id], tokens=self._tokens.get(prompt_id))
+            leg = await self._answered(self._on_its_slot(prompt_id), tokens=self._tokens.get(prompt_id))
         except PromptTooLong:
             self._skipped[prompt_id] = None
             self._let_go(prompt_id, is_planned=is_planned)
@@ -310,7 +327,7 @@ class Warming:
 
     def _let_go(self, prompt_id: str, *, is_planned: bool) -> None:
         if is_planned:
-            self._bound_tokens -= self._schedule.cost(prompt_id)
+            self._bound_tokens -= self._cost_of(prompt_id)
             self._schedule.give_up(prompt_id)
 
     async def _answered(self, request: Request, *, tokens: tuple[int, ...] | None = None) -> Leg:
@@ -327,7 +344,8 @@ class Warming:
                 await asyncio.wait_for(sending, LAST_ANSWER_S)
             raise
 
-    async def _send_control(self) -> None:
+    async def _send_control(self, sent: Collection[str]) -> None:
+        """A unique prompt twice; on slots, another in between, and both times to the same slot by its number."""
         observer = self.replica.observer
         request = await nonce_request(
             observer,
@@ -336,12 +354,28 @@ class Warming:
             model=self.replica.identity.model,
             salt=self.replica.deployment.salt,
         )
-        first, again = await observer.observe(request), await observer.observe(request)
+        numbers = self.plan.numbers
+        to_slot = msgspec.structs.replace(request, slot=numbers.for_control(self._resumed))
+        first = await observer.observe(to_slot)
+        between = numbers.beside_control(sent, resumed=self._resumed)
+        if between is not None:
+            self._touched.add(await self._answered(self._requests[between], tokens=self._tokens.get(between)))
+            self._watch.answered(self.name)
+        again = await observer.observe(to_slot)
+        if between is not None and again.hits_mostly is False:
+            self._do_without_numbers(sent)
+            again = await observer.observe(request)
         self._watch.answered(self.name)
         self._watch.answered(self.name)
         told = first if first.hits_mostly else again
         hits = None if first.hits_mostly is None or again.hits_mostly is None else told is again and again.hits_mostly
         self._control = ControlResult(hits=hits, cached_tokens=told.cached_tokens, prompt_tokens=told.prompt_tokens)
+
+    def _do_without_numbers(self, sent: Collection[str]) -> None:
+        """Goes on with the plan for a server that did not keep in a slot what was sent to it by its number."""
+        assert self._without_numbers is not None, "only slots are sent to by their numbers"
+        self.plan, self._cost_tokens = self._without_numbers.plan, self._without_numbers.cost_tokens
+        self._schedule = Schedule(self._tree, self.plan.order, done=frozenset(sent))
 
     # --- the proof ---------------------------------------------------------------------------------------------------
 
@@ -350,9 +384,11 @@ class Warming:
         before = await self._counters() if self.replica.observer.usage_speaks else None
         cold_s: list[float] = []
         warm_s: list[float] = []
+        # By the control, not by the plan: of a plan that an earlier run had sent in whole nothing was sent.
+        is_untold = self._control is not None and self._control.hits is None
         for number, prompt_id in enumerate(prompt_ids):
             cold = None
-            if self._sent.witness is Witness.NOBODY and number < TIMED_PROMPTS:
+            if is_untold and number < TIMED_PROMPTS:
                 cold = await self._uncached_ttft(prompt_id)
             leg = await self._answered(self._requests[prompt_id])
             self._proof.add(leg)
@@ -364,6 +400,29 @@ class Warming:
         self._second = second_witness(self._proof, before=before, after=after)
         if self._proof.witness is Witness.NOBODY:
             self._times = time_witness(cold_s, warm_s)
+
+    async def _ask_each_slot(self) -> None:
+        """Asks each slot by its number for the prompt that was sent to it, and stops at the first that lost it.
+
+        A server that empties idle slots into host memory computes the whole prompt when a request names an empty one.
+        Source: https://github.com/ggml-org/llama.cpp/issues/28139.
+        """
+        for prompt_id, slot in sorted(self.plan.slot_of.items(), key=lambda item: item[1]):
+            if prompt_id in self._skipped:
+                continue
+            leg = await self._answered(self._on_its_slot(prompt_id), tokens=self._tokens.get(prompt_id))
+            self._by_slot.add(leg)
+            self._watch.answered(self.name)
+            self._slots.append(
+                SlotResult(
+                    slot=slot,
+                    prompt=prompt_id,
+                    cached_tokens=leg.cached_tokens,
+                    cacheable_tokens=leg.cacheable_tokens,
+                )
+            )
+            if leg.hits_mostly is False:
+                return
 
     async def _uncached_ttft(self, prompt_id: str) -> float | None:
         """Time to the first token of the same prompt where nothing of it can hit; None where that cannot be asked.
@@ -411,6 +470,7 @@ class Warming:
             ttft_cold_ms=percentiles(self._sent.cold_s),
             ttft_warm_ms=percentiles(self._proof.times_s),
             control=self._control,
+            slots=tuple(self._slots),
             miss_causes=identity.capabilities.miss_causes,
             witness=str(next((one.witness for one in self._passes if one.answered), Witness.NOBODY)),
             second=self._second,

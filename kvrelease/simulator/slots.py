@@ -5,7 +5,7 @@ Pure. A prompt is a sequence of symbols, such as token ids.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from kvrelease.chain import common_prefix
 
@@ -65,11 +65,24 @@ class SlotCache:
         slot = self._choose(symbols)
         return 0 if slot is None else common_prefix(self._prompts[slot], symbols)
 
+    def most_alike(self, symbols: Sequence[Hashable], *, among: Iterable[int]) -> int:
+        """Of these slots, the one that would keep most; of equal ones the one unused for longest, then the last."""
+        return max(
+            among,
+            key=lambda slot: (common_prefix(self._prompts[slot], symbols), -self._used_at[slot], slot),
+        )
+
     def request(
-        self, symbols: Sequence[Hashable], *, hit_limit: int | None = None, tail_blocks: int = 1, answer_blocks: int = 0
+        self,
+        symbols: Sequence[Hashable],
+        *,
+        hit_limit: int | None = None,
+        tail_blocks: int = 1,
+        answer_blocks: int = 0,
+        slot: int | None = None,
     ) -> int:
         """A request that nobody else overlaps: how many of its leading symbols were kept."""
-        hold = self.begin(symbols, hit_limit=hit_limit, tail_blocks=tail_blocks, answer_blocks=answer_blocks)
+        hold = self.begin(symbols, hit_limit=hit_limit, tail_blocks=tail_blocks, answer_blocks=answer_blocks, slot=slot)
         if hold is None:
             self.refused += 1
             return 0
@@ -83,16 +96,21 @@ class SlotCache:
         hit_limit: int | None = None,
         tail_blocks: int = 1,  # noqa: ARG002 - a slot has room for a whole context
         answer_blocks: int = 0,  # noqa: ARG002 - as above
+        slot: int | None = None,
     ) -> SlotHold | None:
-        """Takes a slot; None when all are busy.
+        """Takes a slot; None when all are busy, or the one that was asked for is.
 
         Args:
             symbols: [symbols] of the prompt.
             hit_limit: most symbols that can hit; the last token of a prompt is computed anew.
             tail_blocks: no matter here.
             answer_blocks: no matter here.
+            slot: the slot that the request names (`id_slot`); None for the server's choice.
         """
-        slot = self._choose(symbols)
+        if slot is None:
+            slot = self._choose(symbols)
+        elif self._busy[slot]:
+            return None
         if slot is None:
             return None
         common = common_prefix(self._prompts[slot], symbols)

@@ -273,7 +273,7 @@ class ScriptedEngine:
         with self.lock:
             rank = getattr(self.routing, "rank", 0)
             cache = self.caches[rank]
-            found = cache.read(prompt, salt=salt, bypasses=bypasses)
+            found = cache.read(prompt, salt=salt, bypasses=bypasses, slot=body.get("id_slot"))
             cached = len(found.provenance)
             tokens = list(prompt)
             provenance = found.provenance + [self.release] * (len(prompt) - cached)

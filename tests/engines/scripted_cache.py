@@ -25,7 +25,7 @@ class Found:
 class Cache(Protocol):
     """Either cache."""
 
-    def read(self, tokens: Sequence[int], *, salt: str | None, bypasses: bool) -> Found: ...
+    def read(self, tokens: Sequence[int], *, salt: str | None, bypasses: bool, slot: int | None = None) -> Found: ...
 
     def write(self, tokens: Sequence[int], provenance: Sequence[str], *, salt: str | None) -> None: ...
 
@@ -55,7 +55,7 @@ class BlockCache:
         self.store_keeps_salt = store_keeps_salt
         self.blocks: dict[str, str] = {}  # key -> release, least recently used first
 
-    def read(self, tokens: Sequence[int], *, salt: str | None, bypasses: bool) -> Found:
+    def read(self, tokens: Sequence[int], *, salt: str | None, bypasses: bool, slot: int | None = None) -> Found:
         found = Found([])
         if bypasses:
             return found
@@ -124,9 +124,14 @@ class SlotCache:
         self._clock = 0
         self._chosen = self.slots[0]
 
-    def read(self, tokens: Sequence[int], *, salt: str | None, bypasses: bool) -> Found:
-        slot = self._chosen = self._choose(tokens)
-        if self.keeps_in_ram:
+    def read(self, tokens: Sequence[int], *, salt: str | None, bypasses: bool, slot: int | None = None) -> Found:
+        # `id_slot` wraps around, and skips what host memory keeps where the slot is empty (ggml-org/llama.cpp#28139).
+        named = None if slot is None or slot < 0 else self.slots[slot % len(self.slots)]
+        return self._read(tokens, named or self._choose(tokens), bypasses=bypasses, skips_ram=bool(named))
+
+    def _read(self, tokens: Sequence[int], slot: Slot, *, bypasses: bool, skips_ram: bool) -> Found:
+        self._chosen = slot
+        if self.keeps_in_ram and not (skips_ram and not slot.tokens):
             self._swap(slot, tokens)
         if bypasses:
             return Found([])
@@ -147,7 +152,7 @@ class SlotCache:
         best = max(self.slots, key=lambda slot: _common(slot.tokens, tokens))
         if _common(best.tokens, tokens) > 0.1 * len(tokens):
             return best
-        return min(self.slots, key=lambda slot: slot.used)
+        return min(reversed(self.slots), key=lambda slot: slot.used)  # of those never used, the last
 
     def _swap(self, slot: Slot, tokens: Sequence[int]) -> None:
         best = max(self.ram, key=lambda kept: _common(kept.tokens, tokens), default=None)

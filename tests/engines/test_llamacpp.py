@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from kvrelease.artifacts import JsonObject
@@ -50,6 +51,17 @@ def test_what_cannot_be_tokenized_exactly_is_not_told(engine: ScriptedEngine) ->
     assert tokenized(engine, completion(["one", "two"])) is None
     engine.break_with(Break.NO_ROUTE, path="/apply-template")
     assert tokenized(engine, chat()) is None
+
+
+def test_a_request_goes_to_the_slot_that_it_names() -> None:
+    with ScriptedEngine(EngineKind.LLAMACPP, slots=2) as engine:
+        one, other = (msgspec.structs.replace(chat(), slot=slot) for slot in (0, 1))
+        found = ask(engine.url, one, other, one, other)
+        whole = (found[0].prompt_tokens or 0) - 1
+        assert [observed.cached_tokens for observed in found] == [0, 0, whole, whole]
+        assert engine.generations()[1].body["id_slot"] == 1
+    with ScriptedEngine() as vllm, pytest.raises(UsageError, match="has no slots"):
+        ask(vllm.url, one)
 
 
 def test_a_bypass_reads_nothing_and_replaces_the_slot(engine: ScriptedEngine) -> None:

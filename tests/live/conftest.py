@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +54,26 @@ class Operator:
         lines = ["production:", *(f"  {name}: {value}" for name, value in production.items())] if production else []
         (self.directory / "kvrelease.yaml").write_text("\n".join(lines) + "\n")
 
-    def run(self, *arguments: str | Path) -> Run:
-        command = [sys.executable, "-m", "kvrelease", *map(str, arguments), "--format", "json"]
-        environment = {**os.environ, "KVRELEASE_LEDGER": f"sqlite:///{self.directory / 'ledger.db'}"}
-        done = subprocess.run(
-            command, cwd=self.directory, env=environment, capture_output=True, text=True, timeout=900, check=False
+    def run(self, *arguments: str | Path, within: Sequence[str] = ()) -> Run:
+        """One command to its end; `within` is the command that runs it, such as `unshare`."""
+        with self.start(*arguments, within=within) as process:
+            try:
+                stdout, stderr = process.communicate(timeout=900)
+            except BaseException:
+                process.kill()
+                raise
+        return Run(code=process.returncode, stdout=stdout, stderr=stderr)
+
+    def start(self, *arguments: str | Path, within: Sequence[str] = ()) -> subprocess.Popen[str]:
+        """One command, begun."""
+        return subprocess.Popen(
+            [*within, sys.executable, "-m", "kvrelease", *map(str, arguments), "--format", "json"],
+            cwd=self.directory,
+            env={**os.environ, "KVRELEASE_LEDGER": f"sqlite:///{self.directory / 'ledger.db'}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
-        return Run(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 
 @dataclasses.dataclass(frozen=True)

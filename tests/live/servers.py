@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,7 +132,13 @@ def vllm_server(
 
 @contextmanager
 def llamacpp_server(
-    gguf: Path, *, log_path: Path, extra_args: Sequence[str] = (), slot_dir: Path | None = None
+    gguf: Path,
+    *,
+    log_path: Path,
+    extra_args: Sequence[str] = (),
+    slot_dir: Path | None = None,
+    host: str = "127.0.0.1",
+    port: int | None = None,
 ) -> Iterator[Server]:
     """Run llama-server with one slot on a free port until the block ends.
 
@@ -141,31 +147,50 @@ def llamacpp_server(
         log_path: receives stdout and stderr.
         extra_args: appended, so they win over the defaults here (`-np 2`, `--cache-ram 0`, …).
         slot_dir: existing folder for saved slots; None leaves saving switched off.
+        host: number that it listens on.
+        port: free there; None to find one.
 
     Raises:
         ServerDidNotStart: it ended or did not answer within `LLAMACPP_START_S`.
     """
-    port = free_port()
+    port = port or free_port(host)
     argv = [
-        *(str(installed("llama-server")), "-m", str(gguf), "--host", "127.0.0.1", "--port", str(port)),
+        *(str(installed("llama-server")), "-m", str(gguf), "--host", host, "--port", str(port)),
         *("-c", "4096", "-np", "1", "--metrics", "--slots"),
         *(("--slot-save-path", f"{slot_dir}/") if slot_dir is not None else ()),
         *extra_args,
     ]
-    with _running(argv, port=port, log_path=log_path, env=PATIENT_THREADS, start_limit_s=LLAMACPP_START_S) as server:
+    with _running(
+        argv, host=host, port=port, log_path=log_path, env=PATIENT_THREADS, start_limit_s=LLAMACPP_START_S
+    ) as server:
         yield server
 
 
-def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port(*hosts: str) -> int:
+    """A TCP port that nobody listens on now on any of these numbers of this machine; 127.0.0.1 where none is given."""
+    first, *others = hosts or ("127.0.0.1",)
+    while True:
+        with ExitStack() as stack:
+            probe = stack.enter_context(socket.socket())
+            probe.bind((first, 0))
+            port = int(probe.getsockname()[1])
+            try:
+                for host in others:
+                    stack.enter_context(socket.socket()).bind((host, port))
+            except OSError:
+                continue
+            return port
 
 
 @contextmanager
 def _running(
-    argv: Sequence[str], *, port: int, log_path: Path, env: Mapping[str, str], start_limit_s: float
+    argv: Sequence[str],
+    *,
+    port: int,
+    log_path: Path,
+    env: Mapping[str, str],
+    start_limit_s: float,
+    host: str = "127.0.0.1",
 ) -> Iterator[Server]:
     begun_s = time.monotonic()
     log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -180,7 +205,7 @@ def _running(
             preexec_fn=_die_with_parent,  # noqa: PLW1509 - it calls one C function and nothing else
         )
     try:
-        url = f"http://127.0.0.1:{port}"
+        url = f"http://{host}:{port}"
         _await_ready(process, url=url, log_path=log_path, deadline_s=begun_s + start_limit_s)
         yield Server(url=url, pid=process.pid, log_path=log_path, port=port, start_s=time.monotonic() - begun_s)
     finally:

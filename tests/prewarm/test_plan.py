@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from kvrelease.prewarm.plan import Plan, make_plan, plan_for_slots, plan_without_tokens
+from kvrelease.prewarm.plan import Plan, make_plan, plan_without_tokens
 from kvrelease.workload.key_space import KeySpace, salt_mark
 from kvrelease.workload.prefix_tree import PrefixTree, build_prefix_tree
 
@@ -92,20 +92,6 @@ def test_what_fits_exactly_is_kept_and_one_block_less_drops() -> None:
     assert needed == 7
     assert make_plan(TREE, weights=WEIGHTS, capacity_tokens=12 * BLOCK).dropped == ()
     assert make_plan(TREE, weights=WEIGHTS, capacity_tokens=12 * BLOCK - 1).dropped == ("light",)
-
-
-def test_an_engine_of_slots_gets_one_prompt_at_a_time_and_the_most_valuable_last() -> None:
-    plan = plan_for_slots(TREE, weights=WEIGHTS, slots=1, capacity_tokens=None)
-    assert plan.order == ("other", "light", "heavy")
-    assert (plan.most_in_flight, plan.proof_first) == (1, ("heavy",))
-
-
-def test_of_prompts_that_would_share_a_slot_only_the_most_valuable_is_among_the_last() -> None:
-    plan = plan_for_slots(TREE, weights=WEIGHTS, slots=2, capacity_tokens=None)
-    assert plan.order == ("light", "other", "heavy")
-    assert plan.proof_first == ("heavy", "other")
-    (warning,) = plan.warnings
-    assert "3 prompts 2 are unlike" in warning
 
 
 def test_a_prompt_shorter_than_a_block_is_uncacheable_and_never_sent() -> None:

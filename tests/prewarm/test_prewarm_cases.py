@@ -14,6 +14,7 @@ from kvrelease.engines.base import EngineKind
 from kvrelease.prewarm.result import PrewarmReport, ReplicaResult
 from kvrelease.workload.prompt_set import Prompt, PromptKind, PromptSet
 from tests.engines.scripted import Break, Generation, ScriptedEngine
+from tests.engines.scripted_cache import Slot, SlotCache
 from tests.verify.deployments import deployment, prompts, serve_users, warmed
 
 
@@ -170,6 +171,69 @@ def test_c13_every_slot_ends_warm_where_prompts_are_unlike_each_other() -> None:
         assert report.verdict is Verdict.PASS, report.reason
         assert (only(report).hit_rate_after, only(report).evicted) == (1.0, 0)
         assert len(report.plan.proof_first) == 3
+
+
+def of_one_desk(count: int) -> PromptSet:
+    """Prompts with one start, of which no server would spread two over its slots."""
+    return of_words(*(f"{words(60)} {words(8, of=letter)}" for letter in "abcdefgh"[:count]))
+
+
+def test_c13_every_slot_ends_warm_where_prompts_share_their_start() -> None:
+    with ScriptedEngine(EngineKind.LLAMACPP, release="new", slots=4) as engine:
+        report = warmed(engine, deployed=deployment(prompt_set=of_one_desk(6)))
+        assert report.verdict is Verdict.PASS, report.reason
+        found = only(report)
+        assert found.hit_rate_after == 1.0
+        assert found.over_lower_bound == pytest.approx(1.0, abs=0.01), "of any two texts the first token is the same"
+        assert [(one.slot, one.is_warm) for one in found.slots] == [(slot, True) for slot in range(4)]
+        assert any("each of 4 slots, asked by its number" in note for note in report.notes)
+        by_number = [seen.body.get("id_slot") for seen in engine.generations()]
+        assert by_number.count(None) == 2 + 1 + 4, "what does not stay, once beside the control, what production asks"
+
+
+class EmptiesIdleSlots(ScriptedEngine):
+    """`--kv-unified`: what is in the slots moves to host memory as soon as another request comes."""
+
+    def generate(self, prompt: Any, body: Any, **more: Any) -> Generation:
+        with self.lock:
+            cache = self.caches[0]
+            assert isinstance(cache, SlotCache)
+            for slot in cache.slots:
+                if slot.tokens and not wanted(slot.tokens, prompt, body.get("id_slot"), cache.slots.index(slot)):
+                    cache.ram.append(Slot(slot.tokens, slot.provenance))
+                    slot.tokens, slot.provenance = [], []
+        return super().generate(prompt, body, **more)
+
+
+def wanted(held: list[int], prompt: Any, named: int | None, slot: int) -> bool:
+    return slot == named if named is not None else held[: len(prompt)] == list(prompt)
+
+
+def test_c13_a_server_that_empties_idle_slots_is_warm_from_host_memory_and_that_is_told() -> None:
+    alike, unlike = of_one_desk(3), of_words(words(30, of="x"), words(30, of="y"))
+    both = [msgspec.structs.replace(one, id=f"u{one.id}") for one in unlike.prompts]
+    deployed = deployment(prompt_set=msgspec.structs.replace(alike, prompts=(*alike.prompts, *both)))
+    with EmptiesIdleSlots(EngineKind.LLAMACPP, release="new", slots=4, keeps_in_ram=True) as engine:
+        report = warmed(engine, deployed=deployed)
+        assert report.verdict is Verdict.PASS, report.reason
+        found = only(report)
+        assert (found.hit_rate_after, found.slots, found.sent) == (1.0, (), 5)
+        assert len(report.plan.proof_first) == 3, "one of each start"
+        assert any("empties idle slots into host memory" in note for note in report.notes)
+        by_number = [seen.body.get("id_slot") for seen in engine.generations()]
+        assert by_number.count(None) == len(by_number) - 2, "the control alone"
+
+
+def test_c13_production_that_names_its_slot_is_sent_as_it_is() -> None:
+    deployed = msgspec.structs.replace(
+        deployment(prompt_set=of_one_desk(3)), production=Production(body={"id_slot": 1})
+    )
+    with ScriptedEngine(EngineKind.LLAMACPP, release="new", slots=2) as engine:
+        report = warmed(engine, deployed=deployed)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert {seen.body.get("id_slot") for seen in engine.generations()} == {1}
+        assert only(report).slots == ()
+        assert any("name their slot themselves" in note for note in report.notes)
 
 
 # --- c14, c23: cold numbers are cold --------------------------------------------------------------------------------

@@ -12,13 +12,14 @@ import msgspec
 import pytest
 
 from kvrelease.artifacts import Verdict
-from kvrelease.engines.base import EngineClient, EngineKind
+from kvrelease.engines.base import EngineClient, EngineKind, Request, Route
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.prewarm.journal import Journal
 from kvrelease.prewarm.plan import Plan
 from kvrelease.prewarm.result import PrewarmReport, ReplicaResult
 from kvrelease.prewarm.run import journal_key, prewarm
 from kvrelease.progress import ProgressEvent
+from tests.engines.clients import ask, identity, use
 from tests.engines.scripted import Break, Generation, ScriptedEngine
 from tests.verify.deployments import (
     chat_body,
@@ -398,6 +399,16 @@ def begun_elsewhere(path: Path, engine: ScriptedEngine, *prompt_ids: str) -> Non
             journal.finish(engine.url, prompt_id)
 
 
+def send_to_its_slot(engine: ScriptedEngine, plan: Plan, prompt_id: str) -> int:
+    """Sends one prompt as the plan has it; returns the tokens that this computed."""
+    prompt = next(one for one in prompts() if one.id == prompt_id)
+    request = Request(route=Route.CHAT, body=prompt.body, slot=plan.slot_of.get(prompt_id))
+    (found,) = ask(engine.url, request)
+    assert found.prompt_tokens is not None
+    assert found.cached_tokens is not None
+    return found.prompt_tokens - found.cached_tokens
+
+
 def test_what_a_killed_run_had_answered_is_not_sent_again(tmp_path: Path) -> None:
     with ScriptedEngine(release="new") as engine:
         begun_elsewhere(tmp_path / "j", engine, "returns-0", "billing-1")
@@ -424,6 +435,34 @@ def test_a_flush_makes_the_journal_void(tmp_path: Path) -> None:
         with Journal(tmp_path / "j", key=journal_key(deployment())) as journal:
             report = warmed(engine, journal=journal, allows_flush=True)
         assert (only(report).sent, only(report).resumed) == (12, 0)
+
+
+@pytest.mark.parametrize("sent", [1, 3, 4, 5, 6])
+def test_on_slots_a_run_that_was_cut_short_ends_with_each_slot_warm(tmp_path: Path, sent: int) -> None:
+    """Three of six prompts stay, and the control of the second run throws out none of those that are there."""
+    deployed = deployment(prompt_set=prompts(per_desk=2))
+    key = journal_key(deployed)
+    with ScriptedEngine(EngineKind.LLAMACPP, release="new", slots=3) as engine:
+        whole = only(warmed(engine, deployed=deployed))
+    with ScriptedEngine(EngineKind.LLAMACPP, release="new", slots=3) as engine:
+        process = use(engine.url, identity).process
+        assert process is not None
+        computed = 0
+        with Journal(tmp_path / "j", key=key) as journal:
+            journal.follow(engine.url, process=process)
+            for prompt_id in plan_of(whole).order[:sent]:
+                journal.begin(engine.url, prompt_id)
+                computed += send_to_its_slot(engine, plan_of(whole), prompt_id)
+                journal.finish(engine.url, prompt_id)
+        with Journal(tmp_path / "j", key=key) as journal:
+            report = warmed(engine, deployed=deployed, journal=journal)
+    found = only(report)
+    assert report.verdict is Verdict.PASS, report.reason
+    assert (found.sent, found.resumed, found.touched) == (6 - sent, sent, 1 + (sent == 6))
+    assert [(one.slot, one.is_warm) for one in found.slots] == [(slot, True) for slot in range(3)]
+    assert whole.computed_tokens is not None
+    # The few words with which all system prompts begin are found in one slot or another.
+    assert computed + (found.computed_tokens or 0) <= whole.computed_tokens + 10
 
 
 def test_a_run_that_was_cut_short_leaves_its_journal(tmp_path: Path) -> None:

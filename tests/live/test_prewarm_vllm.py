@@ -1,0 +1,214 @@
+"""Prewarming real vLLM: a cache of half the size that is needed, and a run that is killed after a third."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from kvrelease.engines.base import Counters, EngineClient, Request, Route
+from kvrelease.simulator.cache import BlockCache
+from kvrelease.simulator.simulate import simulate
+from kvrelease.simulator.traffic import request_of_tokens
+from tests.engines.clients import counters, use
+from tests.live.conftest import Operator, Pair, Run
+from tests.live.desks import write_desks
+from tests.live.killing import Killed, kill_after
+from tests.live.servers import Server, vllm_server
+
+BLOCK_TOKENS = 32
+# Half of what the set below needs, one of them vLLM's own.
+BLOCKS = 56
+HALF = {"desks": 4, "questions": 6, "system_words": 250, "question_words": 80}
+THIRD = {"desks": 2, "questions": 6, "system_words": 60, "question_words": 40}
+AT_ONCE = 4
+TRAFFIC = 60
+# A unique prompt of two blocks and a little, sent twice; the second time its end is computed again.
+MOST_OF_A_CONTROL = 6 * BLOCK_TOKENS
+
+
+@pytest.fixture(scope="module")
+def server(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    log = tmp_path_factory.mktemp("vllm") / "server.log"
+    small = ("--max-model-len", "1024", "--num-gpu-blocks-override", str(BLOCKS))
+    with vllm_server(pair.new, served_model_name="smollm2", log_path=log, extra_args=small) as running:
+        yield running
+
+
+def computed(before: Counters | None, after: Counters | None) -> float:
+    """Prompt tokens that the engine computed meanwhile, by its own counters."""
+    assert before is not None
+    assert after is not None
+    return after.queried_tokens - after.cached_tokens - before.queried_tokens + before.cached_tokens
+
+
+async def when_idle(engine: EngineClient) -> Counters | None:
+    """The counters once nothing is in flight any more."""
+    while (found := await engine.counters()) is not None and found.running_requests:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)  # another process has no event to wait for
+    return found
+
+
+class Resumed:
+    """A run that was killed after a third, and the same command again."""
+
+    killed: Killed
+    run: Run
+    computed_before: float
+
+
+@pytest.fixture(scope="module")
+def resumed(server: Server, pair: Pair, operator: Operator) -> Resumed:
+    told = Resumed()
+    operator.configure()
+    write_desks(operator.directory / "third.yaml", **THIRD, seed=4)
+    command: tuple[str | Path, ...] = ("prewarm", "--release", pair.new, "--prompts", "third.yaml")
+    command += ("--engine-url", server.url, "--namespace", "third", "--concurrency", "2", "--journal", "third.jsonl")
+    before = use(server.url, counters)
+    with operator.start(*command) as process:
+        told.killed = kill_after(process, journal=operator.directory / "third.jsonl", answered=4)
+    told.computed_before = computed(before, use(server.url, when_idle))
+    told.run = operator.run(*command)
+    return told
+
+
+def test_a_killed_run_is_resumed_and_no_prompt_is_computed_twice(resumed: Resumed) -> None:
+    report = resumed.run.expect(0).json
+    (replica,) = report["replicas"]
+    done = len(resumed.killed.done)
+    assert done < 12
+    assert (replica["resumed"], replica["sent"]) == (done, 12 - done)
+    assert (replica["foreign_tokens"], replica["hit_rate_after"]) == (0, 1.0)
+    assert replica["over_lower_bound"] <= 1.02
+    both = resumed.computed_before + replica["computed_tokens"]
+    assert both <= report["plan"]["lower_bound_tokens"] + MOST_OF_A_CONTROL
+
+
+def test_the_journal_of_a_complete_run_is_gone(resumed: Resumed, operator: Operator) -> None:
+    assert resumed.run.code == 0
+    assert not (operator.directory / "third.jsonl").exists()
+
+
+class Half:
+    """The same traffic after a prewarm into half the room, and after the same prompts in the order of the file."""
+
+    run: Run
+    naive: float
+    planned: float
+    simulated: float
+    optimum: float
+    tokens: dict[str, tuple[int, ...]]
+    weights: dict[str, float]
+
+
+@pytest.fixture(scope="module")
+def half(server: Server, pair: Pair, operator: Operator) -> Half:
+    told = Half()
+    operator.configure()
+    chats = write_desks(operator.directory / "half.yaml", **HALF, seed=5)
+    told.weights = {name: weight_of(name) for name in chats}
+    told.tokens = use(server.url, lambda engine: tokenised(engine, chats), timeout_s=60)
+    traffic = random.Random(6).choices(list(chats), weights=list(told.weights.values()), k=TRAFFIC)
+    use(server.url, lambda engine: sent(engine, chats, list(chats), salt="naive"), timeout_s=60)
+    told.naive = share(use(server.url, lambda engine: sent(engine, chats, traffic, salt="naive", at_once=1)))
+    told.run = operator.run(
+        *("prewarm", "--release", pair.new, "--engine-url", server.url, "--prompts", "half.yaml"),
+        *("--namespace", "half", "--concurrency", str(AT_ONCE)),
+    )
+    told.planned = share(use(server.url, lambda engine: sent(engine, chats, traffic, salt="half", at_once=1)))
+    told.optimum = optimum([told.tokens[name] for name in traffic])
+    if told.run.code == 0:
+        order = told.run.json["plan"]["order"]
+        told.simulated = simulated(told.tokens, (*order, *reversed(order)), traffic)
+    return told
+
+
+def weight_of(name: str) -> float:
+    """What `write_desks` gave `d2q3`."""
+    desk, question = name.removeprefix("d").split("q")
+    return 1.0 / (1 + int(desk)) / (1 + int(question))
+
+
+async def tokenised(engine: EngineClient, chats: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    found = {name: await engine.tokenize(Request(route=Route.CHAT, body=body)) for name, body in chats.items()}
+    return {name: ids for name, ids in found.items() if ids is not None}
+
+
+async def sent(
+    engine: EngineClient, chats: Mapping[str, Any], names: Sequence[str], *, salt: str, at_once: int = AT_ONCE
+) -> list[tuple[int, int]]:
+    """Cached and all tokens of each, in the order in which they were answered."""
+    found: list[tuple[int, int]] = []
+    left = iter(names)
+
+    async def worker() -> None:
+        for name in left:
+            seen = await engine.complete(Request(route=Route.CHAT, body=chats[name], salt=salt))
+            found.append((seen.cached_tokens or 0, seen.prompt_tokens or 0))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(at_once):
+            group.create_task(worker())
+    return found
+
+
+def share(found: Sequence[tuple[int, int]]) -> float:
+    return sum(cached for cached, _ in found) / sum(whole for _, whole in found)
+
+
+def simulated(tokens: Mapping[str, tuple[int, ...]], warm_up: Sequence[str], traffic: Sequence[str]) -> float:
+    """The hit rate of the traffic in a simulated cache of this size that was sent the warm-up before."""
+    asked = [request_of_tokens(tokens[name], block_tokens=BLOCK_TOKENS) for name in (*warm_up, *traffic)]
+    found = simulate(asked, [BlockCache(BLOCKS - 1)], block_tokens=BLOCK_TOKENS)
+    return sum(found.hit_tokens[len(warm_up) :]) / sum(len(tokens[name]) for name in traffic)
+
+
+def optimum(asked: Sequence[tuple[int, ...]]) -> float:
+    """The hit rate if the blocks that this very traffic asks for most were resident, and stayed: no cache beats it."""
+    uses: dict[tuple[int, ...], int] = {}
+    for ids in asked:
+        for end in range(BLOCK_TOKENS, len(ids), BLOCK_TOKENS):
+            uses[ids[:end]] = uses.get(ids[:end], 0) + 1
+    kept = sorted(uses.values(), reverse=True)[: BLOCKS - 1]
+    return sum(kept) * BLOCK_TOKENS / sum(map(len, asked))
+
+
+def test_half_of_the_set_is_left_out_and_the_run_is_complete(half: Half) -> None:
+    report = half.run.expect(0).json
+    assert report["plan"]["blocks_needed"] <= BLOCKS < 0.6 * blocks(half.tokens.values())
+    assert len(report["plan"]["dropped"]) >= 6
+    assert report["replicas"][0]["hit_rate_after"] == 1.0
+
+
+def blocks(asked: Any) -> int:
+    return len({ids[:end] for ids in asked for end in range(BLOCK_TOKENS, len(ids), BLOCK_TOKENS)})
+
+
+def test_what_is_kept_is_the_most_valuable_by_weight(half: Half) -> None:
+    """Of each desk the kept questions are its heaviest; the value kept is that of the best set of as many blocks."""
+    plan = half.run.json["plan"]
+    kept = set(plan["order"])
+    worth: dict[tuple[int, ...], float] = {}
+    for name, ids in half.tokens.items():
+        for end in range(BLOCK_TOKENS, len(ids), BLOCK_TOKENS):
+            worth[ids[:end]] = worth.get(ids[:end], 0.0) + half.weights[name]
+    resident = {ids[:end] for name, ids in half.tokens.items() if name in kept for end in range(32, len(ids), 32)}
+    best = sum(sorted(worth.values(), reverse=True)[: plan["blocks_needed"]])
+    assert sum(worth[block] for block in resident) >= 0.97 * best
+
+
+def test_weighted_traffic_hits_as_the_simulator_says_and_more_than_after_the_order_of_the_file(half: Half) -> None:
+    assert half.planned == pytest.approx(half.simulated, abs=0.03)
+    assert half.planned >= half.optimum - 0.03
+    assert half.planned > half.naive
+
+
+def test_the_engine_is_up_to_the_last_step(half: Half, server: Server) -> None:
+    assert half.run.code == 0
+    models = httpx.get(f"{server.url}/v1/models", timeout=10, trust_env=False).json()
+    assert [model["id"] for model in models["data"]] == ["smollm2"]
