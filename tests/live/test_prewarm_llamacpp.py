@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,10 @@ def server(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
     arguments = ("-c", "4096", "-np", str(SLOTS))
     with llamacpp_server(pair.new_gguf, extra_args=arguments, log_path=log) as running:
         yield running
+
+
+Record = Callable[[str, object], None]
+"""What docs/benchmarks.md tells: `pytest --junitxml FILE` writes it."""
 
 
 class Slots:
@@ -66,8 +70,10 @@ def test_each_of_four_slots_is_warm_though_prompts_share_their_system_prompt(slo
     assert any(f"each of {SLOTS} slots, asked by its number" in note for note in report["notes"])
 
 
-def test_no_slot_computes_more_than_its_prompts_need(slots: Slots) -> None:
+def test_no_slot_computes_more_than_its_prompts_need(slots: Slots, record_property: Record) -> None:
     (replica,) = slots.run.json["replicas"]
+    record_property("computed", f"{replica['computed_tokens']}, {replica['over_lower_bound']:.3f} of the bound")
+    record_property("slots", replica["slots"])
     assert replica["over_lower_bound"] <= 1.02
 
 
@@ -77,7 +83,9 @@ def test_the_engines_own_replies_say_so_slot_by_slot(slots: Slots, server: Serve
         assert cached == whole - 1
 
 
-def test_users_who_come_together_all_find_their_system_prompt(slots: Slots, server: Server) -> None:
+def test_users_who_come_together_all_find_their_system_prompt(
+    slots: Slots, server: Server, record_property: Record
+) -> None:
     """Before, the second one found an empty slot: the prompts had followed each other through one."""
     held = [one["prompt"] for one in slots.run.json["replicas"][0]["slots"]]
     desk = max(("d0", "d1"), key=lambda name: sum(prompt.startswith(name) for prompt in held))
@@ -90,6 +98,7 @@ def test_users_who_come_together_all_find_their_system_prompt(slots: Slots, serv
     ]
     with ThreadPoolExecutor(len(asked)) as pool:
         found = list(pool.map(lambda body: cached_and_all(server.url, body), asked))
+    record_property("cached of all", found)
     assert all(cached > 200 for cached, _ in found), found
 
 
@@ -137,9 +146,14 @@ def resumed(server: Server, pair: Pair, operator: Operator) -> Resumed:
     return told
 
 
-def test_a_killed_run_is_resumed_and_sends_nothing_again_that_was_answered(resumed: Resumed) -> None:
+def test_a_killed_run_is_resumed_and_sends_nothing_again_that_was_answered(
+    resumed: Resumed, record_property: Record
+) -> None:
     report = resumed.run.expect(0).json
     (replica,) = report["replicas"]
+    record_property(
+        "computed", f"{resumed.computed:.0f}, bound {report['plan']['lower_bound_tokens']}, {resumed.killed}"
+    )
     assert len(resumed.killed.done) < 12
     assert (replica["resumed"], replica["sent"]) == (len(resumed.killed.done), 12 - len(resumed.killed.done))
     assert (replica["foreign_tokens"], replica["hit_rate_after"]) == (0, 1.0)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,11 @@ from tests.live.killing import Killed, kill_after
 from tests.live.servers import Server, vllm_server
 
 BLOCK_TOKENS = 32
-# Half of what the set below needs, one of them vLLM's own.
-BLOCKS = 56
-HALF = {"desks": 4, "questions": 6, "system_words": 250, "question_words": 80}
+# Little more than half of what the first set below needs, one of them vLLM's own.
+BLOCKS = 70
+HALF = {"desks": 4, "questions": 8, "system_words": 250, "question_words": 80}
 THIRD = {"desks": 2, "questions": 6, "system_words": 60, "question_words": 40}
-AT_ONCE = 4
-TRAFFIC = 60
+AT_ONCE = 2
 # A unique prompt of two blocks and a little, sent twice; the second time its end is computed again.
 MOST_OF_A_CONTROL = 6 * BLOCK_TOKENS
 
@@ -77,7 +75,11 @@ def resumed(server: Server, pair: Pair, operator: Operator) -> Resumed:
     return told
 
 
-def test_a_killed_run_is_resumed_and_no_prompt_is_computed_twice(resumed: Resumed) -> None:
+Record = Callable[[str, object], None]
+"""What docs/benchmarks.md tells: `pytest --junitxml FILE` writes it."""
+
+
+def test_a_killed_run_is_resumed_and_no_prompt_is_computed_twice(resumed: Resumed, record_property: Record) -> None:
     report = resumed.run.expect(0).json
     (replica,) = report["replicas"]
     done = len(resumed.killed.done)
@@ -86,6 +88,8 @@ def test_a_killed_run_is_resumed_and_no_prompt_is_computed_twice(resumed: Resume
     assert (replica["foreign_tokens"], replica["hit_rate_after"]) == (0, 1.0)
     assert replica["over_lower_bound"] <= 1.02
     both = resumed.computed_before + replica["computed_tokens"]
+    record_property("killed", f"{done} answered, {len(resumed.killed.in_flight)} in flight")
+    record_property("computed", f"{both:.0f}, bound {report['plan']['lower_bound_tokens']}")
     assert both <= report["plan"]["lower_bound_tokens"] + MOST_OF_A_CONTROL
 
 
@@ -95,15 +99,17 @@ def test_the_journal_of_a_complete_run_is_gone(resumed: Resumed, operator: Opera
 
 
 class Half:
-    """The same traffic after a prewarm into half the room, and after the same prompts in the order of the file."""
+    """The same prompts asked once, heaviest first: after a prewarm into half the room, and after the file's order."""
 
     run: Run
     naive: float
     planned: float
-    simulated: float
-    optimum: float
     tokens: dict[str, tuple[int, ...]]
     weights: dict[str, float]
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        return tuple(sorted(self.weights, key=lambda name: (-self.weights[name], name)))
 
 
 @pytest.fixture(scope="module")
@@ -112,19 +118,18 @@ def half(server: Server, pair: Pair, operator: Operator) -> Half:
     operator.configure()
     chats = write_desks(operator.directory / "half.yaml", **HALF, seed=5)
     told.weights = {name: weight_of(name) for name in chats}
-    told.tokens = use(server.url, lambda engine: tokenised(engine, chats), timeout_s=60)
-    traffic = random.Random(6).choices(list(chats), weights=list(told.weights.values()), k=TRAFFIC)
-    use(server.url, lambda engine: sent(engine, chats, list(chats), salt="naive"), timeout_s=60)
-    told.naive = share(use(server.url, lambda engine: sent(engine, chats, traffic, salt="naive", at_once=1)))
+
+    def cached(names: Sequence[str], *, salt: str, at_once: int = 1) -> dict[str, int]:
+        return use(server.url, lambda engine: sent(engine, chats, names, salt=salt, at_once=at_once), timeout_s=120)
+
+    told.tokens = use(server.url, lambda engine: tokenised(engine, chats), timeout_s=120)
+    cached(tuple(chats), salt="naive", at_once=AT_ONCE)
+    told.naive = weighted(told, cached(told.asked, salt="naive"))
     told.run = operator.run(
         *("prewarm", "--release", pair.new, "--engine-url", server.url, "--prompts", "half.yaml"),
         *("--namespace", "half", "--concurrency", str(AT_ONCE)),
     )
-    told.planned = share(use(server.url, lambda engine: sent(engine, chats, traffic, salt="half", at_once=1)))
-    told.optimum = optimum([told.tokens[name] for name in traffic])
-    if told.run.code == 0:
-        order = told.run.json["plan"]["order"]
-        told.simulated = simulated(told.tokens, (*order, *reversed(order)), traffic)
+    told.planned = weighted(told, cached(told.asked, salt="half"))
     return told
 
 
@@ -140,16 +145,16 @@ async def tokenised(engine: EngineClient, chats: Mapping[str, Any]) -> dict[str,
 
 
 async def sent(
-    engine: EngineClient, chats: Mapping[str, Any], names: Sequence[str], *, salt: str, at_once: int = AT_ONCE
-) -> list[tuple[int, int]]:
-    """Cached and all tokens of each, in the order in which they were answered."""
-    found: list[tuple[int, int]] = []
+    engine: EngineClient, chats: Mapping[str, Any], names: Sequence[str], *, salt: str, at_once: int
+) -> dict[str, int]:
+    """Cached tokens of each, by the engine's own replies."""
+    found: dict[str, int] = {}
     left = iter(names)
 
     async def worker() -> None:
         for name in left:
             seen = await engine.complete(Request(route=Route.CHAT, body=chats[name], salt=salt))
-            found.append((seen.cached_tokens or 0, seen.prompt_tokens or 0))
+            found[name] = seen.cached_tokens or 0
 
     async with asyncio.TaskGroup() as group:
         for _ in range(at_once):
@@ -157,55 +162,60 @@ async def sent(
     return found
 
 
-def share(found: Sequence[tuple[int, int]]) -> float:
-    return sum(cached for cached, _ in found) / sum(whole for _, whole in found)
+def weighted(half: Half, cached: Mapping[str, int]) -> float:
+    """Cached by all tokens of traffic in which each prompt comes as often as its weight says."""
+    asked = sum(half.weights[name] * len(ids) for name, ids in half.tokens.items())
+    return sum(half.weights[name] * tokens for name, tokens in cached.items()) / asked
 
 
-def simulated(tokens: Mapping[str, tuple[int, ...]], warm_up: Sequence[str], traffic: Sequence[str]) -> float:
-    """The hit rate of the traffic in a simulated cache of this size that was sent the warm-up before."""
-    asked = [request_of_tokens(tokens[name], block_tokens=BLOCK_TOKENS) for name in (*warm_up, *traffic)]
-    found = simulate(asked, [BlockCache(BLOCKS - 1)], block_tokens=BLOCK_TOKENS)
-    return sum(found.hit_tokens[len(warm_up) :]) / sum(len(tokens[name]) for name in traffic)
+def simulated(half: Half) -> float:
+    """The same in a simulated cache of this size that was sent the plan, and its touch pass."""
+    order = half.run.json["plan"]["order"]
+    before = (*order, *reversed(order))
+    requests = [request_of_tokens(half.tokens[name], block_tokens=BLOCK_TOKENS) for name in (*before, *half.asked)]
+    found = simulate(requests, [BlockCache(BLOCKS - 1)], block_tokens=BLOCK_TOKENS)
+    return weighted(half, dict(zip(half.asked, found.hit_tokens[len(before) :], strict=True)))
 
 
-def optimum(asked: Sequence[tuple[int, ...]]) -> float:
-    """The hit rate if the blocks that this very traffic asks for most were resident, and stayed: no cache beats it."""
-    uses: dict[tuple[int, ...], int] = {}
-    for ids in asked:
-        for end in range(BLOCK_TOKENS, len(ids), BLOCK_TOKENS):
-            uses[ids[:end]] = uses.get(ids[:end], 0) + 1
-    kept = sorted(uses.values(), reverse=True)[: BLOCKS - 1]
-    return sum(kept) * BLOCK_TOKENS / sum(map(len, asked))
-
-
-def test_half_of_the_set_is_left_out_and_the_run_is_complete(half: Half) -> None:
-    report = half.run.expect(0).json
-    assert report["plan"]["blocks_needed"] <= BLOCKS < 0.6 * blocks(half.tokens.values())
-    assert len(report["plan"]["dropped"]) >= 6
-    assert report["replicas"][0]["hit_rate_after"] == 1.0
-
-
-def blocks(asked: Any) -> int:
-    return len({ids[:end] for ids in asked for end in range(BLOCK_TOKENS, len(ids), BLOCK_TOKENS)})
-
-
-def test_what_is_kept_is_the_most_valuable_by_weight(half: Half) -> None:
-    """Of each desk the kept questions are its heaviest; the value kept is that of the best set of as many blocks."""
-    plan = half.run.json["plan"]
-    kept = set(plan["order"])
+def worth_of_blocks(half: Half) -> dict[tuple[int, ...], float]:
+    """Weight of the traffic through each block, named by its whole prefix; none weighs more than the one before it."""
     worth: dict[tuple[int, ...], float] = {}
     for name, ids in half.tokens.items():
         for end in range(BLOCK_TOKENS, len(ids), BLOCK_TOKENS):
             worth[ids[:end]] = worth.get(ids[:end], 0.0) + half.weights[name]
-    resident = {ids[:end] for name, ids in half.tokens.items() if name in kept for end in range(32, len(ids), 32)}
+    return worth
+
+
+def test_half_of_the_set_is_left_out_and_the_run_is_complete(half: Half) -> None:
+    report = half.run.expect(0).json
+    assert report["plan"]["blocks_needed"] <= BLOCKS < 0.6 * len(worth_of_blocks(half))
+    assert len(report["plan"]["dropped"]) >= 12
+    assert (report["replicas"][0]["foreign_tokens"], report["replicas"][0]["hit_rate_after"]) == (0, 1.0)
+
+
+def test_what_is_kept_is_the_most_valuable_by_weight(half: Half) -> None:
+    plan = half.run.json["plan"]
+    worth = worth_of_blocks(half)
+    kept = {block for name in plan["order"] for block in worth if half.tokens[name][: len(block)] == block}
     best = sum(sorted(worth.values(), reverse=True)[: plan["blocks_needed"]])
-    assert sum(worth[block] for block in resident) >= 0.97 * best
+    assert sum(worth[block] for block in kept) >= 0.97 * best
 
 
-def test_weighted_traffic_hits_as_the_simulator_says_and_more_than_after_the_order_of_the_file(half: Half) -> None:
-    assert half.planned == pytest.approx(half.simulated, abs=0.03)
-    assert half.planned >= half.optimum - 0.03
-    assert half.planned > half.naive
+def test_weighted_traffic_hits_within_three_points_of_the_best_and_more_than_after_the_files_order(
+    half: Half, record_property: Record
+) -> None:
+    asked = sum(half.weights[name] * len(ids) for name, ids in half.tokens.items())
+    best = BLOCK_TOKENS * sum(sorted(worth_of_blocks(half).values(), reverse=True)[: BLOCKS - 1]) / asked
+    for name, rate in (
+        ("planned", half.planned),
+        ("simulated", simulated(half)),
+        ("best", best),
+        ("naive", half.naive),
+    ):
+        record_property(name, f"{rate:.4f}")
+    assert half.planned == pytest.approx(simulated(half), abs=0.01)
+    assert half.planned >= best - 0.03
+    assert half.planned > half.naive + 0.03
 
 
 def test_the_engine_is_up_to_the_last_step(half: Half, server: Server) -> None:
