@@ -244,11 +244,11 @@ class Observer:
         Raises:
             ServiceError: it was restarted meanwhile, so that the observations belong to two caches.
         """
-        now = await self.engine.identify()
-        if now.process != self.identity.process:
+        now = await self.engine.current_process()
+        if now != self.identity.process:
             raise ServiceError(
                 f"the engine process behind {self.identity.url} changed during the run ({self.identity.process} → "
-                f"{now.process}): what was observed belongs to two caches",
+                f"{now}): what was observed belongs to two caches",
                 hint="run it again; if a router spreads requests over several processes, name each with --engine-url",
             )
 

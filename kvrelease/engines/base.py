@@ -330,6 +330,13 @@ class EngineClient(Protocol):
             ServiceError: it did not answer properly.
         """
 
+    async def current_process(self) -> str | None:
+        """`EngineIdentity.process` of who answers now, by the one route that tells it; None when nothing does.
+
+        Raises:
+            ServiceError: it did not answer properly.
+        """
+
     async def tokenize(self, request: Request) -> tuple[int, ...] | None:
         """[prompt] token ids of a request by the server's own tokenizer and chat template; None when it cannot tell.
 

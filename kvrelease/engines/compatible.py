@@ -28,13 +28,17 @@ class OpenAIClient(Server):
             version=None,
             model=await self._routes.model_name(),
             context_tokens=model.context_tokens,
-            process=await process_behind(self._transport.address),
+            process=await self.current_process(),
             capabilities=Capabilities(miss_causes=_MISS_CAUSES),
             labels=labels_of(model),
             runtime_unread=("engine", "version", "dtype", "kv_cache_dtype", "quantization", "parallel", "rope"),
             name=self.name,
             rank=self.rank,
         )
+
+    async def current_process(self) -> str | None:
+        """The process behind the port, where that is this machine's: the protocol tells none."""
+        return await process_behind(self._transport.address)
 
     async def tokenize(self, request: Request) -> tuple[int, ...] | None:  # noqa: ARG002 - the protocol's signature
         """None: the protocol has no tokenizer."""

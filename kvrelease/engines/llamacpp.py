@@ -64,7 +64,7 @@ class LlamaCppClient(Server):
             version=version,
             model=await self._routes.model_name(),
             context_tokens=slot_context,
-            process=await self._process(),
+            process=await self.current_process(),
             capacity_tokens=slots * slot_context if slots and slot_context else None,
             capabilities=Capabilities(
                 has_bypass=True,
@@ -81,6 +81,14 @@ class LlamaCppClient(Server):
             name=self.name,
             rank=self.rank,
         )
+
+    async def current_process(self) -> str | None:
+        """The start time that `/metrics` carries in a header, else the process behind the port."""
+        # Once told, it is waited for: without it a slow page would look like another process.
+        reply = await self._transport.get("/metrics", is_optional=not self._tells_start)
+        started = reply.headers.get("process-start-time-unix") if reply.is_ok else None
+        self._tells_start = self._tells_start or bool(started)
+        return f"started:{started}" if started else await process_behind(self._transport.address)
 
     async def tokenize(self, request: Request) -> tuple[int, ...] | None:
         """[prompt] token ids as the server makes them for this route; None for several prompts, images, or no route."""
@@ -163,14 +171,6 @@ class LlamaCppClient(Server):
         if ids is None:
             raise UnexpectedReply(f"{reply.what}: the answer has no list of token ids")
         return ids
-
-    async def _process(self) -> str | None:
-        """The start time that `/metrics` carries in a header, else the process behind the port."""
-        # Once told, it is waited for: without it a slow page would look like another process.
-        reply = await self._transport.get("/metrics", is_optional=not self._tells_start)
-        started = reply.headers.get("process-start-time-unix") if reply.is_ok else None
-        self._tells_start = self._tells_start or bool(started)
-        return f"started:{started}" if started else await process_behind(self._transport.address)
 
 
 def _labels(props: JsonObject, details: JsonObject) -> dict[str, str]:

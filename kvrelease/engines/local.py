@@ -212,6 +212,10 @@ class LocalEngine:
             },
         )
 
+    async def current_process(self) -> str:
+        """This one."""
+        return self.process
+
     async def tokenize(self, request: Request) -> tuple[int, ...]:
         """[prompt] token ids by the release's own tokenizer and chat template.
 

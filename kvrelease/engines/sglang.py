@@ -96,6 +96,10 @@ class SglangClient(Server):
             ranks=told or tuple(range(cache.ranks or 0)),
         )
 
+    async def current_process(self) -> str | None:
+        """The start of the server, by `/server_info` alone, else the process behind the port."""
+        return of_rank(await self._process(await self._server_info()), self.rank)
+
     async def tokenize(self, request: Request) -> tuple[int, ...] | None:
         """[prompt] token ids by the server's tokenizer; None for several prompts, media, or without the route."""
         if request.route is Route.COMPLETIONS:

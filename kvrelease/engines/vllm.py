@@ -68,8 +68,7 @@ class VllmClient(Server):
         # in front of vLLM hides its routes, and one that hangs is not slow.
         within_s = None if version is None else SERVER_INFO_S
         info = await self._transport.find_object("/server_info?config_format=json", within_s=within_s)
-        # Once told, the start of the process is waited for: without it a slow page would look like another process.
-        metrics = await self._metrics(is_optional=not self._tells_start)
+        metrics = await self._process_page()
         cache = read_cache(info, metrics, rank=self.rank)
         runtime, unread = read_runtime(info, metrics, version=version)
         return EngineIdentity(
@@ -102,6 +101,10 @@ class VllmClient(Server):
             rank=self.rank,
             ranks=metrics.numbers_of(RANK_LABEL, *_QUERIES),
         )
+
+    async def current_process(self) -> str | None:
+        """The start of the API server, by the metrics page alone, else the process behind the port."""
+        return of_rank(await self._process(await self._process_page()), self.rank)
 
     async def tokenize(self, request: Request) -> tuple[int, ...] | None:
         """[prompt] token ids by the server's tokenizer; None for several prompts, embeddings, or without the route."""
@@ -167,6 +170,10 @@ class VllmClient(Server):
         if not reply.is_ok:
             raise refusal(reply, redactor=self._transport.redactor)
         return _flush_success(reply)
+
+    async def _process_page(self) -> Metrics:
+        # Once told, the start of the process is waited for: without it a slow page would look like another process.
+        return await self._metrics(is_optional=not self._tells_start)
 
     async def _process(self, metrics: Metrics) -> str | None:
         # The API server's start; several API servers share one page without it.

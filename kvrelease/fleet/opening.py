@@ -230,7 +230,7 @@ class _Opener:
         for _ in range(FURTHER_CONNECTIONS):
             other = await self._client(replica, kind=engine.kind)
             try:
-                now = (await other.identify()).process
+                now = await other.current_process()
             finally:
                 await other.aclose()
             if is_another_process(first, now):

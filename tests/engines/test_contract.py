@@ -127,6 +127,17 @@ def test_identity_names_model_process_and_capabilities(engine: ScriptedEngine) -
     assert found.capabilities.reference_heals == (engine.kind is EngineKind.LLAMACPP)
 
 
+def test_the_process_is_told_by_one_request_as_the_identity_tells_it(engine: ScriptedEngine) -> None:
+    async def both(client: EngineClient) -> tuple[str | None, str | None, int]:
+        identified = (await client.identify()).process
+        before = len(engine.requests)
+        return identified, await client.current_process(), len(engine.requests) - before
+
+    identified, process, requests = use(engine.url, both)
+    assert process == identified
+    assert requests <= 1
+
+
 def test_another_model_than_the_served_is_named_with_what_is_served(engine: ScriptedEngine) -> None:
     with pytest.raises(WrongModel) as caught:
         use(engine.url, identity, model="gpt-9")

@@ -128,7 +128,7 @@ def test_a_process_once_told_by_its_start_is_never_told_otherwise_because_a_page
     async def twice(client: EngineClient) -> None:
         assert (await client.identify()).process == "started:1700000000"
         engine.break_with(Break.HANG, path="/metrics")
-        await client.identify()
+        await client.current_process()
 
     with pytest.raises(ServiceTimeout, match="/metrics"):
         use(engine.url, twice, timeout_s=0.5)

@@ -80,6 +80,16 @@ def test_a_name_opens_every_address_and_names_the_dead_one(resolver: Resolver) -
             assert {seen.headers["host"] for seen in engine.requests} == {f"{NAME}:{first.port}"}
 
 
+def test_the_settings_of_a_replica_are_asked_for_once_however_many_connections_are_checked() -> None:
+    async def nothing(_: Fleet) -> None:
+        pass
+
+    with ScriptedEngine() as engine:
+        with_fleet(reached(engine.url), nothing)
+        asked = [seen.path.partition("?")[0] for seen in engine.requests]
+        assert (asked.count("/server_info"), asked.count("/metrics")) == (1, 3)
+
+
 def test_an_address_that_is_also_named_by_itself_is_one_replica(resolver: Resolver) -> None:
     with ScriptedEngine() as engine:
         resolver.addresses[NAME] = ["127.0.0.1"]

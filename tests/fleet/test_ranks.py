@@ -93,12 +93,16 @@ def test_the_counters_of_a_rank_are_its_own() -> None:
 
 def test_ranks_of_one_process_are_known_as_caches_of_their_own() -> None:
     async def main(fleet: Fleet) -> list[str | None]:
-        return [(await client.identify()).process for client in fleet.engines]  # type: ignore[union-attr]
+        told = [await client.current_process() for client in fleet.engines]  # type: ignore[union-attr]
+        assert told == [(await client.identify()).process for client in fleet.engines]  # type: ignore[union-attr]
+        return told
 
-    with ScriptedEngine(ranks=2) as engine:
-        first, second = with_fleet(msgspec.structs.replace(reached(engine.url), ranks=None), main)
-        assert first is not None
-        assert first != second
+    for kind in (EngineKind.VLLM, EngineKind.SGLANG):
+        with ScriptedEngine(kind, ranks=2) as engine:
+            access = msgspec.structs.replace(reached(engine.url, kind=kind), ranks=None)
+            first, second = with_fleet(access, main)
+            assert first is not None
+            assert first != second
 
 
 def test_a_server_of_a_larger_group_is_asked_by_the_place_among_its_own_ranks() -> None:
