@@ -16,12 +16,13 @@ from kvrelease.workload.prompt_findings import (
     KeySpaceShare,
     SensitiveFinding,
     Uncacheable,
+    UncacheableReason,
     key_space_shares,
     sensitive_findings,
     uncacheable,
 )
 from kvrelease.workload.prompt_set import Prompt, PromptKind, PromptSet
-from kvrelease.workload.prompt_warnings import PromptsWarning, prompt_warnings
+from kvrelease.workload.prompt_warnings import PromptsWarning, WarningCode, prompt_warnings
 from kvrelease.workload.tokens import TokenFigures, Tokens
 
 DEFAULT_BLOCK_TOKENS = 16  # vLLM's on GPUs; SGLang's pages and others are multiples or one token
@@ -82,6 +83,21 @@ class PromptsReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/prompts"
     key_spaces: tuple[KeySpaceShare, ...] = ()
     uncacheable: tuple[Uncacheable, ...] = ()
     sensitive: tuple[SensitiveFinding, ...] = ()
+
+    @property
+    def is_searched(self) -> bool:
+        """Every prompt is text, so that all of it could be looked into."""
+        return all(warning.code is not WarningCode.NOT_SEARCHED for warning in self.warnings)
+
+    @property
+    def is_volatile(self) -> bool:
+        """Text that changes stands near the front of some prompt."""
+        return any(one.reason is UncacheableReason.VOLATILE for one in self.uncacheable)
+
+    @property
+    def has_short(self) -> bool:
+        """Some prompt is no longer than a block."""
+        return any(one.reason is UncacheableReason.SHORT for one in self.uncacheable)
 
 
 def check_prompt_set(

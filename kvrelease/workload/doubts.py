@@ -7,7 +7,6 @@ import enum
 from kvrelease.artifacts import Verdict
 from kvrelease.workload.check import PromptsReport
 from kvrelease.workload.log_report import LogReport
-from kvrelease.workload.prompt_findings import UncacheableReason
 
 
 class Doubt(enum.StrEnum):
@@ -37,36 +36,20 @@ def doubt_verdict(report: PromptsReport | LogReport, doubt: Doubt) -> tuple[Verd
 
 
 def _answer(report: PromptsReport | LogReport, doubt: Doubt) -> Verdict:
-    has, is_known = _of_set(report, doubt) if isinstance(report, PromptsReport) else _of_log(report, doubt)
+    has, is_known = _found(report, doubt)
     if has:
         return Verdict.FAIL
     return Verdict.PASS if is_known else Verdict.INCONCLUSIVE
 
 
-def _of_set(report: PromptsReport, doubt: Doubt) -> tuple[bool, bool]:
+def _found(report: PromptsReport | LogReport, doubt: Doubt) -> tuple[bool, bool]:
     """(it has what was asked for, all was looked at)."""
-    is_searched = all(warning.code != "not-searched" for warning in report.warnings)
     match doubt:
         case Doubt.SECRETS:
-            return any(one.is_secret for one in report.sensitive), is_searched
+            return any(one.is_secret for one in report.sensitive), report.is_searched
         case Doubt.PERSONAL:
-            return any(not one.is_secret for one in report.sensitive), is_searched
+            return any(not one.is_secret for one in report.sensitive), report.is_searched
         case Doubt.VOLATILE:
-            return any(one.reason is UncacheableReason.VOLATILE for one in report.uncacheable), True
+            return report.is_volatile, report.is_searched
         case _:
-            is_counted = report.tokens is not None and not report.tokens.unknown
-            return any(one.reason is UncacheableReason.SHORT for one in report.uncacheable), is_counted
-
-
-def _of_log(report: LogReport, doubt: Doubt) -> tuple[bool, bool]:
-    is_searched = report.not_searched == report.without_text == 0
-    match doubt:
-        case Doubt.SECRETS:
-            return any(one.is_secret for one in report.sensitive), is_searched
-        case Doubt.PERSONAL:
-            return any(not one.is_secret for one in report.sensitive), is_searched
-        case Doubt.VOLATILE:
-            return bool(report.volatile), report.without_text == 0
-        case _:
-            tokens = report.tokens
-            return tokens is not None and tokens.uncacheable > 0, tokens is not None and tokens.unknown == 0
+            return report.has_short, report.tokens is not None and not report.tokens.unknown

@@ -126,3 +126,18 @@ class LogReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/log"):
     sensitive: tuple[LoggedFinding, ...]
     secrets: int
     not_searched: int
+
+    @property
+    def is_searched(self) -> bool:
+        """Every request has its text, so that all of it could be looked into."""
+        return self.not_searched == self.without_text == 0
+
+    @property
+    def is_volatile(self) -> bool:
+        """Text that changes stands near the front of some request."""
+        return bool(self.volatile)
+
+    @property
+    def has_short(self) -> bool:
+        """Some request is no longer than a block."""
+        return self.tokens is not None and self.tokens.uncacheable > 0

@@ -71,6 +71,8 @@ def test_what_is_told_apart_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
         (chat_body("Hi"), Doubt.UNCACHEABLE, Verdict.INCONCLUSIVE),
         (chat_body("Hi"), Doubt.ANY, Verdict.INCONCLUSIVE),
         ({"prompt": [1, 2]}, Doubt.SECRETS, Verdict.INCONCLUSIVE),
+        ({"prompt": [1, 2]}, Doubt.PERSONAL, Verdict.INCONCLUSIVE),
+        ({"prompt": [1, 2]}, Doubt.VOLATILE, Verdict.INCONCLUSIVE),
     ],
 )
 def test_a_doubt_is_answered_or_said_not_to_be_known(
