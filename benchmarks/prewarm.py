@@ -396,6 +396,7 @@ def _sent(cache: BlockCache, ids: tuple[int, ...], block_tokens: int) -> int:
     blocks = cache.request(
         _keys(ids, block_tokens), hit_limit=(len(ids) - 1) // block_tokens, tail_blocks=int(len(ids) % block_tokens > 0)
     )
+    assert blocks is not None, "every prompt fits the cache"
     return blocks * block_tokens
 
 

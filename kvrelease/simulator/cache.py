@@ -52,7 +52,6 @@ class BlockCache:
     Attributes:
         capacity_blocks: what it holds; of vLLM's `num_gpu_blocks` one is reserved, so give one less.
         evicted: cached blocks that were overwritten so far.
-        refused: calls of `request` for which the whole cache has no room.
 
     Source:
         vLLM 0.32, vllm/v1/core/block_pool.py (`get_new_blocks`, `touch`, `free_blocks`, `BlockHashToBlockMap`),
@@ -70,7 +69,6 @@ class BlockCache:
         assert capacity_blocks >= 1, "a cache holds at least one block"
         self.capacity_blocks = capacity_blocks
         self.evicted = 0
-        self.refused = 0
         self._hits_in_flight = hits_in_flight
         self._blank = capacity_blocks  # the head of the queue: blocks that hold nothing
         self._queue: OrderedDict[_Handle, None] = OrderedDict()  # the rest: cached, not in use, next evicted first
@@ -98,8 +96,8 @@ class BlockCache:
 
     def request(
         self, blocks: Sequence[Hashable], *, hit_limit: int | None = None, tail_blocks: int = 1, answer_blocks: int = 0
-    ) -> int:
-        """A request that nobody else overlaps: how many of its leading blocks hit.
+    ) -> int | None:
+        """A request that nobody else overlaps: how many of its leading blocks hit; None, as `begin`, without room.
 
         Args:
             blocks: [full blocks] of the prompt, from its start.
@@ -110,11 +108,9 @@ class BlockCache:
         if not self._uses and not self._copies and not answer_blocks:
             return self._request_alone(blocks, len(blocks) if hit_limit is None else hit_limit, tail_blocks)
         hold = self.begin(blocks, hit_limit=hit_limit, tail_blocks=tail_blocks, answer_blocks=answer_blocks)
-        if hold is None:
-            self.refused += 1
-            return 0
-        self.finish(hold)
-        return hold.hits
+        if hold is not None:
+            self.finish(hold)
+        return None if hold is None else hold.hits
 
     def begin(
         self, blocks: Sequence[Hashable], *, hit_limit: int | None = None, tail_blocks: int = 1, answer_blocks: int = 0
@@ -198,7 +194,7 @@ class BlockCache:
         if not left or left == [key]:
             del self._copies[key]
 
-    def _request_alone(self, blocks: Sequence[Hashable], hit_limit: int, tail_blocks: int) -> int:
+    def _request_alone(self, blocks: Sequence[Hashable], hit_limit: int, tail_blocks: int) -> int | None:
         """`request` where every cached block is in the queue under its own name: the same, several times as fast."""
         queue = self._queue
         hits = 0
@@ -210,8 +206,7 @@ class BlockCache:
         new = len(blocks) - hits
         free = self._blank + len(queue) - hits
         if new + tail_blocks > free:
-            self.refused += 1
-            return 0
+            return None
         if hits < len(blocks) and not queue.keys().isdisjoint(blocks[hits:]):
             hold = self.begin(blocks, hit_limit=hit_limit, tail_blocks=tail_blocks)  # some of it is a second copy
             assert hold is not None, "room was counted"

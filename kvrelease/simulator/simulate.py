@@ -9,29 +9,37 @@ import heapq
 from array import array
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from kvrelease.simulator.routing import Route, Routing, route_by
 from kvrelease.simulator.traffic import RequestSize, SimulatedRequest
 
-H = TypeVar("H")
+
+class Holding(Protocol):
+    """What a request in flight holds of a cache."""
+
+    @property
+    def hits(self) -> int:
+        """Leading blocks that were cached when it began."""
+
+
+H = TypeVar("H", bound=Holding)
 
 
 class Cache(Protocol[H]):
     """What a simulated replica caches with: `BlockCache`, `SlotCache`."""
 
     evicted: int
-    refused: int
 
     def peek(self, blocks: Sequence[Hashable]) -> int:
         """Leading blocks that would hit now."""
 
     def request(
         self, blocks: Sequence[Hashable], *, hit_limit: int | None, tail_blocks: int, answer_blocks: int
-    ) -> int:
-        """Leading blocks that hit, of a request that nobody overlaps."""
+    ) -> int | None:
+        """Leading blocks that hit, of a request that nobody overlaps; None when it does not fit an empty cache."""
 
     def begin(
         self, blocks: Sequence[Hashable], *, hit_limit: int | None, tail_blocks: int, answer_blocks: int
@@ -135,6 +143,20 @@ def simulate(
     return run.outcome()
 
 
+class _Admitted(NamedTuple, Generic[H]):
+    """A request that a replica has begun.
+
+    Attributes:
+        hold: what it holds; None where it is over already: it was alone, or does not fit an empty cache.
+        size: what it needs.
+        hit_tokens: of its prompt; 0 for one that does not fit an empty cache.
+    """
+
+    hold: H | None
+    size: RequestSize
+    hit_tokens: int
+
+
 class _Replica(Generic[H]):
     """One replica and its queue."""
 
@@ -147,19 +169,46 @@ class _Replica(Generic[H]):
         self.requests = 0
         self.hit_tokens = 0
         self.refused = 0
-        self._before = (cache.evicted, cache.refused)
+        self._evicted_before = cache.evicted
         self._block_tokens = block_tokens
 
     def would_hit(self, request: SimulatedRequest) -> int:
         return min(self.cache.peek(request.blocks), request.size(self._block_tokens).hit_limit)
+
+    def serve(self, request: SimulatedRequest) -> _Admitted[H]:
+        """Begins and ends a request that nobody overlaps."""
+        size = request.size(self._block_tokens)
+        hits = self.cache.request(
+            request.blocks, hit_limit=size.hit_limit, tail_blocks=size.tail_blocks, answer_blocks=size.answer_blocks
+        )
+        return self._admitted(size, hits, hold=None)
+
+    def begin(self, request: SimulatedRequest) -> _Admitted[H] | None:
+        """Begins a request; None when it has to wait for others."""
+        size = request.size(self._block_tokens)
+        hold = self.cache.begin(
+            request.blocks, hit_limit=size.hit_limit, tail_blocks=size.tail_blocks, answer_blocks=size.answer_blocks
+        )
+        if hold is None and self.running:
+            return None
+        return self._admitted(size, None if hold is None else hold.hits, hold=hold)
+
+    def _admitted(self, size: RequestSize, hits: int | None, *, hold: H | None) -> _Admitted[H]:
+        hit_tokens = (hits or 0) * self._block_tokens
+        self.prompt_tokens += size.tokens
+        self.hit_tokens += hit_tokens
+        self.running += hold is not None
+        self.in_flight -= hold is None
+        self.refused += hits is None
+        return _Admitted(hold, size, hit_tokens)
 
     def figures(self) -> ReplicaFigures:
         return ReplicaFigures(
             requests=self.requests,
             prompt_tokens=self.prompt_tokens,
             hit_tokens=self.hit_tokens,
-            evicted=self.cache.evicted - self._before[0],
-            refused=self.refused + self.cache.refused - self._before[1],
+            evicted=self.cache.evicted - self._evicted_before,
+            refused=self.refused,
         )
 
 
@@ -183,17 +232,8 @@ class _Run(Generic[H]):
 
     def one_by_one(self, traffic: Iterable[SimulatedRequest]) -> None:
         for request in traffic:
-            index = self._sent(request)
-            replica = self._replicas[index]
-            size = request.size(self._block_tokens)
-            hits = replica.cache.request(
-                request.blocks,
-                hit_limit=size.hit_limit,
-                tail_blocks=size.tail_blocks,
-                answer_blocks=size.answer_blocks,
-            )
-            replica.in_flight -= 1
-            self._count(len(self._hits) - 1, request, size, index, hits)
+            admitted = self._replicas[self._sent(request)].serve(request)
+            self._count(len(self._hits) - 1, request, admitted)
 
     def closed_loop(self, traffic: Iterable[SimulatedRequest]) -> None:
         for request in traffic:
@@ -240,28 +280,17 @@ class _Run(Generic[H]):
         replica = self._replicas[index]
         while replica.waiting and replica.running < self._limit:
             number, request = replica.waiting[0]
-            size = request.size(self._block_tokens)
-            hold = replica.cache.begin(
-                request.blocks,
-                hit_limit=size.hit_limit,
-                tail_blocks=size.tail_blocks,
-                answer_blocks=size.answer_blocks,
-            )
-            if hold is None and replica.running:
+            admitted = replica.begin(request)
+            if admitted is None:
                 return
             replica.waiting.popleft()
-            if hold is None:
-                replica.refused += 1
-                replica.in_flight -= 1
-                self._count(number, request, size, index, 0)
-                continue
-            replica.running += 1
-            hits: int = hold.hits  # type: ignore[attr-defined]  # every cache's hold has it
-            self._count(number, request, size, index, hits)
-            prefill_s = (size.tokens - hits * self._block_tokens) / self._pace.prefill_tokens_per_s
-            ready_s = self._now_s + prefill_s
-            self._schedule(ready_s, index, hold, is_over=False)
-            self._schedule(ready_s + request.answer_tokens / self._pace.decode_tokens_per_s, index, hold, is_over=True)
+            self._count(number, request, admitted)
+            if admitted.hold is not None:
+                prefill_s = (admitted.size.tokens - admitted.hit_tokens) / self._pace.prefill_tokens_per_s
+                ready_s = self._now_s + prefill_s
+                over_s = ready_s + request.answer_tokens / self._pace.decode_tokens_per_s
+                self._schedule(ready_s, index, admitted.hold, is_over=False)
+                self._schedule(over_s, index, admitted.hold, is_over=True)
 
     def _schedule(self, when_s: float, index: int, hold: H, *, is_over: bool) -> None:
         self._ties += 1
@@ -278,13 +307,9 @@ class _Run(Generic[H]):
         replica.in_flight -= 1
         self._admit(index)
 
-    def _count(self, number: int, request: SimulatedRequest, size: RequestSize, index: int, hit_blocks: int) -> None:
-        hit_tokens = hit_blocks * self._block_tokens
-        replica = self._replicas[index]
-        replica.prompt_tokens += size.tokens
-        replica.hit_tokens += hit_tokens
-        self._hits[number] = hit_tokens
+    def _count(self, number: int, request: SimulatedRequest, admitted: _Admitted[H]) -> None:
+        self._hits[number] = admitted.hit_tokens
         weight = request.weight
-        self._hit += weight * hit_tokens
-        self._cacheable += weight * size.hit_limit * self._block_tokens
-        self._tokens += weight * size.tokens
+        self._hit += weight * admitted.hit_tokens
+        self._cacheable += weight * admitted.size.hit_limit * self._block_tokens
+        self._tokens += weight * admitted.size.tokens

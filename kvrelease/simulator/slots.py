@@ -38,7 +38,6 @@ class SlotCache:
 
     Attributes:
         evicted: symbols that were lost to another prompt so far.
-        refused: calls of `request` while every slot was busy.
 
     Source:
         llama.cpp b11434, tools/server/server-context.cpp (`get_available_slot`).
@@ -53,7 +52,6 @@ class SlotCache:
         """
         assert slots >= 1, "a server has at least one slot"
         self.evicted = 0
-        self.refused = 0
         self._similarity = similarity
         self._prompts: list[Sequence[Hashable]] = [()] * slots
         self._used_at = [-1] * slots
@@ -83,9 +81,7 @@ class SlotCache:
     ) -> int:
         """A request that nobody else overlaps: how many of its leading symbols were kept."""
         hold = self.begin(symbols, hit_limit=hit_limit, tail_blocks=tail_blocks, answer_blocks=answer_blocks, slot=slot)
-        if hold is None:
-            self.refused += 1
-            return 0
+        assert hold is not None, "somebody else is being served"
         self.finish(hold)
         return hold.hits
 
