@@ -76,7 +76,7 @@ def resumed(server: Server, pair: Pair, operator: Operator) -> Resumed:
 
 
 Record = Callable[[str, object], None]
-"""What docs/benchmarks.md tells: `pytest --junitxml FILE` writes it."""
+"""What docs/benchmarks.md tells: `pytest -o junit_family=xunit1 --junitxml FILE` writes it."""
 
 
 def test_a_killed_run_is_resumed_and_no_prompt_is_computed_twice(resumed: Resumed, record_property: Record) -> None:
