@@ -185,11 +185,12 @@ def plan_for_slots(
 def _warnings_of_slots(layout: Layout, *, slots: int) -> tuple[str, ...]:
     senders, stay = len(layout.order), len(layout.residents)
     if senders > stay:
+        hold = "one slot holds one prompt" if slots == 1 else f"{slots} slots hold one prompt each"
         how = (
             "stay, each sent to a slot by its number" if layout.slot_of else "are unlike enough to get one of their own"
         )
         return (
-            f"{slots} slots hold one prompt each: of {senders} prompts {stay} {how}, the most valuable last; the "
+            f"{hold}: of {senders} prompts {stay} {how}, the most valuable last; the "
             "others are resident only where the server keeps in host memory what a slot loses (llama.cpp --cache-ram)",
         )
     if stay < slots:

@@ -258,7 +258,8 @@ def _told_of_slots(slots: Sequence[SlotResult]) -> str:
         )
     if any(one.is_warm is None for one in slots):
         return "whether each slot holds the prompt that was sent to it is not known: nobody tells its hits"
+    which = "the slot" if len(slots) == 1 else f"each of {len(slots)} slots"
     return (
-        f"each of {len(slots)} slots, asked by its number, served all cacheable tokens of its own prompt "
+        f"{which}, asked by its number, served all cacheable tokens of its own prompt "
         f"({sum(one.cached_tokens or 0 for one in slots):,} in all)"
     )
