@@ -18,7 +18,6 @@ from kvrelease.workload.body import whole_text
 from kvrelease.workload.check import DEFAULT_BLOCK_TOKENS
 from kvrelease.workload.key_space import key_space
 from kvrelease.workload.logged import LoggedRequest
-from kvrelease.workload.prompt_set import Prompt
 
 # 64 characters of English are about 16 tokens, vLLM's default block on a GPU.
 TEXT_BLOCK_CHARACTERS = 64
@@ -100,7 +99,7 @@ def cutter_for(first: LoggedRequest, *, block: int | None = None, encode: Encode
 def _text(request: LoggedRequest) -> str:
     assert request.body is not None, "a log with text has it in every request"
     assert request.kind is not None, "a body has a kind"
-    return whole_text(Prompt(id="", weight=1.0, kind=request.kind, body=request.body))
+    return whole_text(request.body, kind=request.kind)
 
 
 def _cut_text(text: str, name: bytes, *, block: int) -> Cut:

@@ -8,7 +8,7 @@ import blake3
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.workload.place import Place, did_you_mean, kind_name, quoted
-from kvrelease.workload.prompt_set import Prompt, PromptKind, canonical_json
+from kvrelease.workload.prompt_set import PromptKind, canonical_json
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 # A request body is flat; 64 levels leave room for the JSON schemas of tools, and keep recursion far from its limit.
@@ -225,9 +225,9 @@ def _part_text(part: object) -> str:
     return text if isinstance(text, str) else ""
 
 
-def opening_text(prompt: Prompt) -> str:
-    """The text of the leading system and developer messages; empty when the prompt has none."""
-    messages = prompt.body.get("messages")
+def opening_text(body: JsonObject) -> str:
+    """The text of the leading system and developer messages of a checked body; empty when it has none."""
+    messages = body.get("messages")
     texts = []
     for message in messages if isinstance(messages, list) else []:
         if not isinstance(message, dict) or message.get("role") not in ("system", "developer"):
@@ -236,19 +236,19 @@ def opening_text(prompt: Prompt) -> str:
     return "\n".join(texts)
 
 
-def whole_text(prompt: Prompt) -> str:
-    """The prompt as one text, in the order that chat templates write: tools, then messages, each after its role.
+def whole_text(body: JsonObject, *, kind: PromptKind) -> str:
+    """A checked body's prompt as one text: tools, then messages, each after its role, as chat templates write them.
 
     A stand-in for the rendered template, good for comparing prompts of one set with each other; token ids become one
     word each.
     """
-    if prompt.kind is PromptKind.COMPLETIONS:
-        value = prompt.body["prompt"]
+    if kind is PromptKind.COMPLETIONS:
+        value = body["prompt"]
         if isinstance(value, list):
             return "".join(item if isinstance(item, str) else f"{item} " for item in value)
         return str(value)
-    parts = [canonical_json(prompt.body["tools"]).decode()] if prompt.body.get("tools") else []
-    messages = prompt.body["messages"]
+    parts = [canonical_json(body["tools"]).decode()] if body.get("tools") else []
+    messages = body["messages"]
     assert isinstance(messages, list)
     for message in messages:
         calls = message.get("tool_calls")

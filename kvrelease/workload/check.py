@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from kvrelease.artifacts import Artifact
-from kvrelease.workload.body import whole_text
-from kvrelease.workload.grouping import MAX_COMPARED_CHARACTERS, key_spaces, prefix_labels
+from kvrelease.chain import common_prefix
+from kvrelease.workload.grouping import compared_text, key_spaces, prefix_labels
 from kvrelease.workload.prefix_tree import PrefixTree, build_prefix_tree
 from kvrelease.workload.prompt_findings import (
     KeySpaceShare,
@@ -145,7 +145,7 @@ def _shared_prefixes(
             prefix=label,
             prompts=len(prompts),
             share=min(math.fsum(shares[prompt.id] for prompt in prompts), 1.0),
-            characters=_common([whole_text(prompt)[:MAX_COMPARED_CHARACTERS] for prompt in prompts]),
+            characters=_common([compared_text(prompt) for prompt in prompts]),
             tokens=_common_tokens(prompts, tokens),
         )
         for label, prompts in members.items()
@@ -160,9 +160,7 @@ def _common_tokens(prompts: Sequence[Prompt], tokens: Tokens | None) -> int | No
 
 def _common(texts: Sequence[str] | Sequence[tuple[int, ...]]) -> int:
     # What the smallest and the largest text share, all between them share too.
-    first, last = min(texts), max(texts)
-    pairs = enumerate(zip(first, last, strict=False))
-    return next((position for position, (one, other) in pairs if one != other), min(len(first), len(last)))
+    return common_prefix(min(texts), max(texts))
 
 
 def _tree(tokens: Tokens | None, prompt_set: PromptSet, *, block_tokens: int) -> PrefixTree | None:

@@ -7,7 +7,7 @@ import msgspec
 from kvrelease.workload.body import whole_text
 from kvrelease.workload.key_space import KeySpace
 from kvrelease.workload.prefix_tree import PrefixTree, tree_of_packed
-from kvrelease.workload.prompt_set import PromptSet, key_space_of
+from kvrelease.workload.prompt_set import Prompt, PromptSet, key_space_of
 
 UNSHARED = "unshared"
 # Every chat prompt shares the template's first tokens; below one vLLM block (16 tokens) a shared start is not a prefix
@@ -87,11 +87,14 @@ def prefix_labels(prompt_set: PromptSet, tree: PrefixTree | None = None) -> dict
     return labels | given
 
 
+def compared_text(prompt: Prompt) -> str:
+    """As much of a prompt's text as is compared with others'."""
+    return whole_text(prompt.body, kind=prompt.kind)[:MAX_COMPARED_CHARACTERS]
+
+
 def text_tree(prompt_set: PromptSet) -> PrefixTree:
     """The prefix tree over the characters of the prompts' texts, for when no tokenizer is at hand."""
-    packed = {
-        prompt.id: whole_text(prompt)[:MAX_COMPARED_CHARACTERS].encode("utf-32-le") for prompt in prompt_set.prompts
-    }
+    packed = {prompt.id: compared_text(prompt).encode("utf-32-le") for prompt in prompt_set.prompts}
     return tree_of_packed(packed, block_tokens=1, key_spaces=key_spaces(prompt_set))
 
 

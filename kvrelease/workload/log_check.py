@@ -6,18 +6,19 @@ from collections import Counter
 
 import blake3
 
+from kvrelease.artifacts import JsonObject
 from kvrelease.chain import cacheable_tokens
 from kvrelease.errors import InputError
-from kvrelease.workload.body import images_of, opening_text, whole_text
+from kvrelease.workload.body import images_of, opening_text
 from kvrelease.workload.check import DEFAULT_BLOCK_TOKENS
 from kvrelease.workload.key_space import salt_mark
 from kvrelease.workload.log_report import LoggedFinding, LoggedKeySpace, LoggedTokens, LogReport, Opening
 from kvrelease.workload.logged import LoggedRequest
 from kvrelease.workload.logs.log_format import LogFormat
-from kvrelease.workload.prompt_set import Prompt, PromptKind
+from kvrelease.workload.prompt_set import PromptKind
 from kvrelease.workload.release_tokenizer import ReleaseTokenizer, Uncountable
 from kvrelease.workload.sensitive import SensitiveKind, sensitive_in
-from kvrelease.workload.volatile import MAX_HEAD_CHARACTERS, MAX_OPENING_CHARACTERS, Volatility, volatile_spots
+from kvrelease.workload.volatile import Volatility, head_of, volatile_spots
 
 MAX_DISTINCT = 100_000  # openings and key spaces that are told apart
 SHOWN = 10
@@ -71,8 +72,7 @@ class LogCheck:
             return
         self._counts[request.kind] += 1
         self._counts["with_images"] += bool(images_of(request.body))
-        prompt = Prompt(id="-", weight=1.0, kind=request.kind, body=request.body)
-        self._add_opening(prompt, space, weight=request.weight, place=str(request.place))
+        self._add_opening(request.body, request.kind, space=space, weight=request.weight, place=str(request.place))
         found = sensitive_in(request.body, kind=request.kind)
         if found is None:
             self._counts["not_searched"] += 1
@@ -145,14 +145,16 @@ class LogCheck:
             unknown=self._counts["unknown_tokens"],
         )
 
-    def _add_opening(self, prompt: Prompt, space: tuple[str, str], *, weight: float, place: str) -> None:
-        opening = opening_text(prompt)
+    def _add_opening(
+        self, body: JsonObject, kind: PromptKind, *, space: tuple[str, str], weight: float, place: str
+    ) -> None:
+        opening = opening_text(body)
         if opening:
             key = (*space, blake3.blake3(opening.encode()).hexdigest(length=8))
             if self._has_room(len(self._openings), is_known=key in self._openings):
                 before, _ = self._openings.get(key, (0.0, 0))
                 self._openings[key] = (before + weight, len(opening))
-        head = opening[:MAX_OPENING_CHARACTERS] or whole_text(prompt)[:MAX_HEAD_CHARACTERS]
+        head = head_of(body, kind=kind, opening=opening)
         name = blake3.blake3(head.encode()).digest(length=16)
         spots = self._heads.get(name)
         if spots is None:

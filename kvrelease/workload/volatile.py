@@ -15,8 +15,9 @@ import re
 
 import msgspec
 
+from kvrelease.artifacts import JsonObject
 from kvrelease.workload.body import opening_text, whole_text
-from kvrelease.workload.prompt_set import PromptSet
+from kvrelease.workload.prompt_set import PromptKind, PromptSet
 
 # Without a system message the shared part is not known from one prompt alone; what stands in the first thousand
 # characters (about one or two hundred words) spoils nearly everything behind it.
@@ -96,15 +97,17 @@ class VolatilePrefix(msgspec.Struct, frozen=True, kw_only=True):
     prompt_ids: tuple[str, ...]
 
 
-def volatile_prefixes(prompt_set: PromptSet) -> tuple[VolatilePrefix, ...]:
-    """The kinds of changing text in the heads of a set's prompts, one finding per kind and place.
+def head_of(body: JsonObject, *, kind: PromptKind, opening: str) -> str:
+    """Where changing text spoils a prompt: its `opening_text`, or the first thousand characters where that is empty."""
+    return opening[:MAX_OPENING_CHARACTERS] or whole_text(body, kind=kind)[:MAX_HEAD_CHARACTERS]
 
-    The head is the leading system or developer messages, or the first thousand characters of a prompt without any.
-    """
+
+def volatile_prefixes(prompt_set: PromptSet) -> tuple[VolatilePrefix, ...]:
+    """The kinds of changing text in the heads (`head_of`) of a set's prompts, one finding per kind and place."""
     by_head: dict[str, tuple[tuple[Volatility, int], ...]] = {}
     found: dict[tuple[Volatility, int], list[str]] = {}
     for prompt in prompt_set.prompts:
-        head = opening_text(prompt)[:MAX_OPENING_CHARACTERS] or whole_text(prompt)[:MAX_HEAD_CHARACTERS]
+        head = head_of(prompt.body, kind=prompt.kind, opening=opening_text(prompt.body))
         if head not in by_head:
             by_head[head] = volatile_spots(head)
         for spot in by_head[head]:

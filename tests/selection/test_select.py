@@ -15,7 +15,6 @@ from kvrelease.selection.select import Selected, select
 from kvrelease.selection.split import SplitBy
 from kvrelease.workload.body import whole_text
 from kvrelease.workload.logged import LoggedRequest
-from kvrelease.workload.prompt_set import Prompt
 from tests.selection.builders import chat, desk_log, opened, trace, words
 
 
@@ -35,7 +34,7 @@ def selecting(
 def text_of(request: LoggedRequest) -> str:
     assert request.body is not None
     assert request.kind is not None
-    return whole_text(Prompt(id="x", weight=1, kind=request.kind, body=request.body))
+    return whole_text(request.body, kind=request.kind)
 
 
 def hit_rate(log: Sequence[LoggedRequest], kept: Sequence[LoggedRequest], *, block: int = 64) -> float:

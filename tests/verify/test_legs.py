@@ -88,7 +88,7 @@ def test_every_request_is_greedy_short_and_otherwise_production_s_own() -> None:
         for body in production:
             assert (body["temperature"], body["top_p"], body["max_tokens"], body["top_logprobs"]) == (0, 1, 8, 20)
             assert "cache_salt" not in body
-        texts = {whole_text(prompt) for prompt in SMALL}
+        texts = {whole_text(prompt.body, kind=prompt.kind) for prompt in SMALL}
         assert all(system_prompt("returns") in text or "desk" in text for text in texts)
 
 

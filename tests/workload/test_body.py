@@ -8,7 +8,7 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.errors import PromptSetError
 from kvrelease.workload.body import as_object, check_body, image_mark, images_of, opening_text, whole_text
 from kvrelease.workload.prompt_set import PromptKind
-from tests.workload.builders import PLACE, chat_body, prompt
+from tests.workload.builders import PLACE, chat_body
 
 SECRET = "the customer's own words"
 
@@ -111,25 +111,25 @@ def test_deep_nesting_is_refused_before_it_exhausts_the_stack() -> None:
 def test_opening_is_the_leading_system_and_developer_messages() -> None:
     roles = ("system", "developer", "user", "system")
     body: JsonObject = {"messages": [{"role": role, "content": f"text {i}"} for i, role in enumerate(roles)]}
-    assert opening_text(prompt("p", body)) == "text 0\ntext 1"
-    assert opening_text(prompt("p", {"prompt": "text"})) == ""
+    assert opening_text(body) == "text 0\ntext 1"
+    assert opening_text({"prompt": "text"}) == ""
 
 
 def test_whole_text_begins_with_the_tools_as_templates_do() -> None:
-    text = whole_text(prompt("p", chat_body("Hi", tools=[{"type": "function"}])))
+    text = whole_text(chat_body("Hi", tools=[{"type": "function"}]), kind=PromptKind.CHAT)
     assert text == '[{"type":"function"}]user\nHi\n'
 
 
 @pytest.mark.parametrize(("value", "text"), [("abc", "abc"), (["abc"], "abc"), ([1, 23], "1 23 ")])
 def test_whole_text_of_completions_is_the_prompt(value: object, text: str) -> None:
-    assert whole_text(prompt("p", {"prompt": value})) == text
+    assert whole_text({"prompt": value}, kind=PromptKind.COMPLETIONS) == text
 
 
 def test_an_image_is_a_reference_and_stands_in_texts_as_a_digest() -> None:
     urls = ["https://here.example/a.png", "data:image/png;base64,QUJD"]
     parts = [{"type": "text", "text": "Look: "}, *({"type": "image_url", "image_url": {"url": url}} for url in urls)]
     body: JsonObject = {"messages": [{"role": "user", "content": parts}]}
-    text = whole_text(prompt("a", body))
+    text = whole_text(body, kind=PromptKind.CHAT)
     assert images_of(body) == tuple(urls)
     assert text.startswith("user\nLook: <image ")
     assert "here.example" not in text

@@ -45,7 +45,8 @@ def test_every_set_passes_the_check_and_fits_the_context(name: str, tmp_path: Pa
     prompts = load_prompt_set(f"prompts/{name}.yaml", directory=tmp_path)
     count = real_tokens() or most_tokens
     assert check_prompt_set(prompts).warnings == ()
-    assert max(count(whole_text(prompt)) for prompt in prompts.prompts) + RESERVED_TOKENS <= CONTEXT_TOKENS
+    texts = [whole_text(prompt.body, kind=prompt.kind) for prompt in prompts.prompts]
+    assert max(map(count, texts)) + RESERVED_TOKENS <= CONTEXT_TOKENS
     assert {prompt.prefix is not None for prompt in prompts.prompts} == {True}
 
 
@@ -59,7 +60,7 @@ def test_support_has_three_long_system_prompts_and_sixty_questions(tmp_path: Pat
         "system:technical-desk",
     }
     assert min(prefix.prompts for prefix in report.shared_prefixes) >= 20
-    openings = {opening_text(prompt) for prompt in prompts.prompts}
+    openings = {opening_text(prompt.body) for prompt in prompts.prompts}
     assert len(openings) == 3
     for count in filter(None, (fewest_tokens, real_tokens())):
         assert min(map(count, openings)) >= 600
@@ -78,12 +79,13 @@ def test_the_other_shapes_have_one_long_prefix_each(tmp_path: Path) -> None:
         report = check_prompt_set(prompts := load_prompt_set(name, directory=tmp_path))
         assert report.prompts >= at_least
         assert len(report.shared_prefixes) == 1
-        shared = whole_text(prompts.prompts[0])[: report.shared_prefixes[0].characters]
+        first = prompts.prompts[0]
+        shared = whole_text(first.body, kind=first.kind)[: report.shared_prefixes[0].characters]
         assert fewest_tokens(shared) >= words
 
 
 def test_long_document_is_as_long_as_it_says(tmp_path: Path) -> None:
-    opening = opening_text(load_prompt_set("long-document", directory=tmp_path).prompts[0])
+    opening = opening_text(load_prompt_set("long-document", directory=tmp_path).prompts[0].body)
     count = real_tokens()
     assert fewest_tokens(opening) <= 1500
     assert most_tokens(opening) >= 1200

@@ -18,9 +18,8 @@ from kvrelease.workload.entry import read_weight
 from kvrelease.workload.key_space import read_salt
 from kvrelease.workload.logged import LoggedRequest
 from kvrelease.workload.logs.lines import MAX_LINE_BYTES, LogFile
-from kvrelease.workload.logs.openai import place_of
 from kvrelease.workload.logs.records import Step, place_in, too_long
-from kvrelease.workload.logs.request import chat, logged_request, read_count, read_model, read_time
+from kvrelease.workload.logs.request import chat, logged_request, place_of, read_count, read_model, read_time
 from kvrelease.workload.place import Place, did_you_mean, quoted
 
 TEXT_COLUMNS = ("prompt", "messages", "user")

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.workload.logged import LoggedRequest
-from kvrelease.workload.logs.openai import place_of
-from kvrelease.workload.logs.request import logged_request, read_count, read_model, read_time
+from kvrelease.workload.logs.request import logged_request, place_of, read_count, read_model, read_time
 from kvrelease.workload.place import Place, kind_name
 
 _CHAT = ("completion", "acompletion")

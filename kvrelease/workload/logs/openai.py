@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
-
 from kvrelease.artifacts import JsonObject
-from kvrelease.errors import InputError
-from kvrelease.workload.entry import read_id, read_weight
+from kvrelease.workload.entry import read_weight
 from kvrelease.workload.logged import LoggedRequest
-from kvrelease.workload.logs.request import logged_request, read_time
+from kvrelease.workload.logs.request import logged_request, place_of, read_time
 from kvrelease.workload.place import Place, quoted
 
 # What a line may hold beside the body's own fields; nothing of it is sent.
@@ -53,11 +50,3 @@ def batch_requests(line: JsonObject, *, place: Place) -> Iterator[LoggedRequest]
     if "body" not in line:
         raise place.error("the request has no `body`")
     yield logged_request(line["body"], place=place)
-
-
-def place_of(value: object, *, place: Place) -> Place:
-    """The place with the request's own id, where that is fit to be one: a log may call its lines anything."""
-    try:
-        return msgspec.structs.replace(place, id=read_id(value, place=place))
-    except InputError:
-        return place

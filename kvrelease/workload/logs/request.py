@@ -5,8 +5,12 @@ from __future__ import annotations
 import datetime
 import math
 
+import msgspec
+
 from kvrelease.artifacts import JsonObject
+from kvrelease.errors import InputError
 from kvrelease.workload.body import as_object, check_body
+from kvrelease.workload.entry import read_id
 from kvrelease.workload.key_space import take_salt
 from kvrelease.workload.logged import LoggedRequest
 from kvrelease.workload.place import Place, kind_name, quoted
@@ -55,6 +59,14 @@ def logged_request(
         weight=weight,
         prompt_tokens=prompt_tokens,
     )
+
+
+def place_of(value: object, *, place: Place) -> Place:
+    """The place with the request's own id, where that is fit to be one: a log may call its lines anything."""
+    try:
+        return msgspec.structs.replace(place, id=read_id(value, place=place))
+    except InputError:
+        return place
 
 
 def chat(messages: object, **fields: object) -> JsonObject:

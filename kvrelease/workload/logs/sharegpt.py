@@ -12,8 +12,7 @@ from collections.abc import Iterator
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.workload.logged import LoggedRequest
-from kvrelease.workload.logs.openai import place_of
-from kvrelease.workload.logs.request import chat, logged_request, read_model
+from kvrelease.workload.logs.request import chat, logged_request, place_of, read_model
 from kvrelease.workload.place import Place, kind_name, quoted
 
 _ROLES = {
