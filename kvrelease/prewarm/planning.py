@@ -52,14 +52,7 @@ class Planner:
     def plan(self, replica: Replica) -> Planned:
         """The plan of a replica."""
         identity = replica.identity
-        abilities = identity.capabilities
-        shape = (
-            identity.kind,
-            identity.model,
-            identity.capacity_tokens,
-            abilities.block_tokens,
-            abilities.cacheable_limit,
-        )
+        shape = (identity.kind, identity.model, identity.capacity_tokens, identity.capabilities)
         # Replicas that tokenise alike share one table, and the identity of that table is that of its ids.
         key = (id(replica.tokens), shape)
         if key not in self._made:

@@ -9,12 +9,13 @@ from typing import Protocol
 
 import msgspec
 
-from kvrelease.artifacts import Fault, Verdict
+from kvrelease.artifacts import Fault, Verdict, fault_of
 from kvrelease.binding.closing import close_run, until_interrupted
 from kvrelease.binding.deployment import Deployment, Replica, prepare_all
 from kvrelease.binding.ranks import prove_ranks, rank_fault
 from kvrelease.binding.unready import Unready, require_one_ready
 from kvrelease.engines.base import EngineClient
+from kvrelease.errors import KvreleaseError
 from kvrelease.ledger.store import Ledger
 from kvrelease.prewarm.flushing import Flushing
 from kvrelease.prewarm.journal import Journal, JournalKey
@@ -113,7 +114,7 @@ async def prewarm(
         async with asyncio.TaskGroup() as group:
             for warming in warmings:
                 group.create_task(warming.run())
-        found = [one.fault for one in await changes()] if changes is not None else ()
+        found = await _changed(changes)
     results = [warming.result() for warming in warmings]
     plan = warmings[0].plan
     verdict, reason = judge(
@@ -154,6 +155,16 @@ async def prewarm(
             *closing,
         ),
     )
+
+
+async def _changed(changes: Changes | None) -> tuple[Fault, ...]:
+    """What became of the names; where they cannot be looked up any more, that: everything else is measured by then."""
+    if changes is None:
+        return ()
+    try:
+        return tuple(one.fault for one in await changes())
+    except KvreleaseError as error:
+        return (fault_of(error, where="the names of the replicas"),)
 
 
 async def plan_only(

@@ -13,6 +13,7 @@ import pytest
 
 from kvrelease.artifacts import Verdict
 from kvrelease.engines.base import EngineClient, EngineKind, Request, Route
+from kvrelease.errors import Unreachable
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.prewarm.journal import Journal
 from kvrelease.prewarm.plan import Plan
@@ -300,6 +301,32 @@ def test_one_dirty_replica_fails_the_run_and_is_named() -> None:
         report = warmed(clean, dirty)
         assert report.verdict is Verdict.FAIL
         assert dirty.url in report.reason
+
+
+def test_replicas_plan_for_themselves_where_one_of_them_caches_nothing() -> None:
+    with ScriptedEngine(release="new") as off, ScriptedEngine(release="new") as on:
+        off.cache_labels = {"enable_prefix_caching": False}
+        report = warmed(off, on)
+        first, other = report.replicas
+        assert report.plan.cannot_be_cached is not None
+        assert (first.sent, other.sent, other.hit_rate_after) == (0, 12, 1.0)
+
+
+def test_a_name_that_is_gone_at_the_end_costs_no_result(ledger: Ledger) -> None:
+    async def changes() -> tuple[()]:
+        raise Unreachable("looking up llm.prod.svc: the name has no address")
+
+    with ScriptedEngine(release="new") as engine:
+
+        async def main(clients: list[EngineClient]) -> PrewarmReport:
+            return await prewarm(clients, deployment=deployment(), ledger=ledger, changes=changes)
+
+        report = with_clients([engine], main)
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert "llm.prod.svc: the name has no address; of the others: foreign hits 0" in report.reason
+        assert [fault.exit_code for fault in report.faults] == [5]
+        assert only(report).hit_rate_after == 1.0
+        assert [event.command for event in ledger.events()] == ["prewarm"]
 
 
 # --- budget, Ctrl-C, resuming ---------------------------------------------------------------------------------------
