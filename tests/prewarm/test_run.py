@@ -446,6 +446,18 @@ def test_what_a_killed_run_had_answered_is_not_sent_again(tmp_path: Path) -> Non
         assert not (tmp_path / "j").exists()
 
 
+def test_a_run_that_was_killed_after_its_plan_asks_for_no_times_where_usage_speaks(tmp_path: Path) -> None:
+    with ScriptedEngine(release="new") as engine:
+        warmed(engine, journal=None)
+        begun_elsewhere(tmp_path / "j", engine, *(prompt.id for prompt in deployment().prompt_set))
+        before = len(engine.generations())
+        with Journal(tmp_path / "j", key=journal_key(deployment())) as journal:
+            report = warmed(engine, journal=journal)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert (only(report).sent, only(report).resumed, only(report).times) == (0, 12, None)
+        assert {seen.body.get("cache_salt") for seen in engine.generations()[before:]} == {None}
+
+
 def test_after_a_restart_everything_is_sent_anew_and_said_so(tmp_path: Path) -> None:
     with ScriptedEngine(release="new") as engine:
         begun_elsewhere(tmp_path / "j", engine, "returns-0")
