@@ -80,7 +80,7 @@ def close_run(
                 ledger.forget(
                     replica=replica.identity.url,
                     process=replica.identity.process,
-                    key_spaces=None if doubt is Doubt.PROCESS else (deployment.salt,),
+                    key_spaces=(None if doubt is Doubt.PROCESS else replica.observer.spaces_within(deployment.salt)),
                 )
             ledger.write(
                 Event(

@@ -74,6 +74,20 @@ def is_probe_salt(key_space: str | None) -> bool:
     return key_space is not None and key_space.startswith(PROBE_SALT)
 
 
+# Between salt and adapter; neither has it once it is quoted.
+_ADAPTER = "@"
+_QUOTED = str.maketrans({"%": "%25", _ADAPTER: "%40"})
+
+
+def origin_space(salt: str | None, *, adapter: str | None = None) -> str | None:
+    """How a key space is called in `CacheOrigin`: one name for each pair of salt and adapter, None for neither.
+
+    vLLM takes no `@` in a salt, but SGLang does: so it is quoted there.
+    """
+    quoted = None if salt is None else salt.translate(_QUOTED)
+    return quoted if adapter is None else f"{quoted or ''}{_ADAPTER}{adapter}"
+
+
 class PrefixMemory(Protocol):
     """What remembers computed prefixes between runs (`ledger.store.Ledger` does)."""
 
@@ -198,7 +212,8 @@ class Observer:
             return cached
         key_space = self.key_space(request)
         foreign = self.known(key_space).account(tokens, cached_tokens=cached)
-        if foreign and key_space != request.salt and self.known(request.salt).explained_tokens(tokens) >= cached:
+        plain = origin_space(request.salt)
+        if foreign and key_space != plain and self.known(plain).explained_tokens(tokens) >= cached:
             return None  # another name of the same weights, or an adapter that its engine does not keep apart
         # The attempt before, that we heard nothing of, may have been computed: then we hit ourselves.
         return None if foreign and retries else foreign
@@ -206,12 +221,17 @@ class Observer:
     def key_space(self, request: Request) -> str | None:
         """Where a request's blocks live in this process: its salt, and the adapter where its body names one.
 
-        Adapters share no block with the served model. `@` stands in no salt, so that none can pass for the two.
+        Adapters share no block with the served model.
         """
         asked = request.body.get("model")
-        if not isinstance(asked, str) or asked == self.identity.model:
-            return request.salt
-        return f"{request.salt or ''}@{asked}"
+        adapter = asked if isinstance(asked, str) and asked != self.identity.model else None
+        return origin_space(request.salt, adapter=adapter)
+
+    def spaces_within(self, salt: str | None) -> tuple[str | None, ...]:
+        """Key spaces that requests with a salt may have had in this run: the salt's own, and those of adapters."""
+        plain = origin_space(salt)
+        adapters = f"{plain or ''}{_ADAPTER}"
+        return (plain, *(space for space in self._known if space is not None and space.startswith(adapters)))
 
     def learn(self, request: Request, tokens: tuple[int, ...]) -> None:
         """Remembers that this release computed a whole prompt, though this run did not see it do so."""

@@ -75,7 +75,7 @@ class CacheOrigin(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         replica: URL of the engine.
         process: the engine process.
-        key_space: the salt, None for unsalted.
+        key_space: the salt, with the adapter where there is one (`binding.observe.origin_space`); None for neither.
         namespace: names the weights and the runtime that made them.
     """
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 from msgspec.structs import replace
 
-from kvrelease.binding.observe import Leg, Observer, Witness
+from kvrelease.binding.observe import Leg, Observer, Witness, origin_space
 from kvrelease.engines.base import Counters, EngineClient, EngineKind, Observation, Request
 from kvrelease.engines.detect import open_engine
 from kvrelease.ledger.records import CacheOrigin
@@ -165,6 +165,22 @@ def test_key_spaces_explain_each_other_nothing() -> None:
         salted, unsalted = legs(server, chat(salt="a"), chat())
     assert salted.foreign_tokens == 0
     assert unsalted.foreign_tokens == unsalted.cached_tokens != 0
+
+
+def test_a_salt_that_reads_like_a_salt_with_an_adapter_explains_nothing_of_the_adapters() -> None:
+    with ScriptedEngine(EngineKind.SGLANG, release="old") as server:
+        adapted = chat(salt="x", extra={"model": "scripted:lora"})
+        legs(server, adapted)
+        server.reload("new")
+        _, adapters = legs(server, chat(salt="x@scripted:lora"), adapted)
+    assert adapters.foreign_tokens == adapters.cached_tokens != 0
+
+
+def test_each_pair_of_salt_and_adapter_has_a_name_of_its_own() -> None:
+    salts, adapters = (None, "x", "x@", "x@y", "x%40", "x%40y", "%"), (None, "y", "@y", "%40y")
+    names = [origin_space(salt, adapter=adapter) for salt in salts for adapter in adapters]
+    assert len(set(names)) == len(names)
+    assert (origin_space(None), origin_space("kv1-a-e0"), origin_space("a", adapter="b")) == (None, "kv1-a-e0", "a@b")
 
 
 def test_a_retried_request_that_hits_may_have_hit_itself_which_is_not_known() -> None:
