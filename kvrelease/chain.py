@@ -14,6 +14,8 @@ from collections.abc import Hashable, Sequence
 from blake3 import blake3
 
 KEYS_ALGORITHM = "kvkeys1"
+# Where nobody tells a block's size: vLLM's on GPUs. SGLang's pages and others are multiples of it, or one token.
+DEFAULT_BLOCK_TOKENS = 16
 # Of a key, where only prefixes of one run are told apart: 2**64 of them before two meet by chance.
 PREFIX_BYTES = 16
 TOKEN_BYTES = 4

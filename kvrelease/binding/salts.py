@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from kvrelease.engines.vllm_salt import MAX_VLLM_SALT
 from kvrelease.workload.key_space import KeySpace, salt_mark
 from kvrelease.workload.prompt_set import PromptSet, key_space_of
 
-# What vLLM takes (the smallest limit we know), less the separator and the mark.
-# Source: vLLM 0.32.0, `cache_salt` in entrypoints/generate/base/protocol.py.
-MAX_SALT_CHARACTERS = 128
 _MARK_CHARACTERS = 32  # 128 bits of SHA-256: two tenants never meet by chance
 _SEPARATOR = "."
 
@@ -33,7 +31,7 @@ def combined_salt(production: str | None, own: str | None) -> str | None:
     """
     if own is None or production is None:
         return production if own is None else own
-    room = MAX_SALT_CHARACTERS - len(_SEPARATOR) - _MARK_CHARACTERS
+    room = MAX_VLLM_SALT - len(_SEPARATOR) - _MARK_CHARACTERS
     release = production if len(production) <= room else salt_mark(production, characters=_MARK_CHARACTERS)
     return f"{release}{_SEPARATOR}{salt_mark(own, characters=_MARK_CHARACTERS)}"
 

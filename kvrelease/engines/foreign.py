@@ -5,6 +5,7 @@ Servers disagree about what they leave out, send as null, or send as another typ
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TypeGuard
 
@@ -66,3 +67,9 @@ def label(value: object) -> str | None:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, str | int | float) else None
+
+
+def setting_text(value: object) -> str:
+    """A setting as text; containers are spelt canonically, because digests are made of them."""
+    text = label(value)
+    return text.removeprefix("torch.") if text is not None else json.dumps(value, sort_keys=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, cast
 
-from kvrelease.chain import cacheable_blocks
+from kvrelease.chain import DEFAULT_BLOCK_TOKENS, cacheable_blocks
 from kvrelease.engines.base import (
     Capabilities,
     Counters,
@@ -41,7 +41,6 @@ from kvrelease.errors import PromptTooLong, UnsupportedRelease, UsageError
 if TYPE_CHECKING:
     import torch
 
-DEFAULT_BLOCK_TOKENS = 16  # vLLM's on a GPU
 # The quietest: hits and cold runs agree within 1e-4 nats (tests/engines/test_local.py). Also the fastest where the CPU
 # has no bf16 instructions: 850 tokens of SmolLM2-135M took 3 s against 15 to 20 on two busy cores.
 DEFAULT_DTYPE = "float32"

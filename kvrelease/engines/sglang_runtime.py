@@ -7,7 +7,6 @@ server arguments with the scheduler's `max_total_num_tokens` and `startup_time`)
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 
@@ -15,7 +14,7 @@ import msgspec
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.engines.base import Counters
-from kvrelease.engines.foreign import as_count, as_number, as_object, as_text, at, label
+from kvrelease.engines.foreign import as_count, as_number, as_object, as_text, at, label, setting_text
 from kvrelease.engines.metrics import Metrics
 
 RANK_LABEL = "dp_rank"
@@ -92,7 +91,7 @@ def read_runtime(info: JsonObject | None) -> tuple[dict[str, str], tuple[str, ..
     for name, argument in _SETTINGS.items():
         # A context length of null means the model's own, which is no setting of the runtime.
         if argument in given:
-            runtime[name] = "none" if given[argument] in _OFF else _text(given[argument])
+            runtime[name] = "none" if given[argument] in _OFF else setting_text(given[argument])
     return runtime, tuple(name for name in ("version", *_SETTINGS) if name not in runtime)
 
 
@@ -172,9 +171,3 @@ def _total(ranks: Mapping[str, float], *, rank: int | None) -> float | None:
     if rank is not None:
         return ranks.get(str(rank))
     return math.fsum(ranks.values()) if ranks else None
-
-
-def _text(value: object) -> str:
-    text = label(value)
-    # Containers are spelt canonically, because digests are made of them.
-    return text.removeprefix("torch.") if text is not None else json.dumps(value, sort_keys=True)

@@ -1,6 +1,6 @@
 """vLLM: cache salt, a bypass, its tokenizer, its counters and its settings.
 
-Source: vLLM 0.32.0: `cache_salt` (entrypoints/generate/base/protocol.py), `prompt_logprobs` that makes a request skip
+Source: vLLM 0.32.0: `prompt_logprobs` that makes a request skip
 the cache (sampling_params.py, v1/core/kv_cache_manager.py), `/tokenize` (entrypoints/serve/tokenize), development
 routes (entrypoints/serve/dev), metric names (v1/metrics/loggers.py).
 """
@@ -19,14 +19,13 @@ from kvrelease.engines.replies import Reply, looks_like_html, parse_object, refu
 from kvrelease.engines.request_fields import single_prompt
 from kvrelease.engines.server import Server
 from kvrelease.engines.vllm_runtime import RANK_LABEL, read_cache, read_runtime
+from kvrelease.engines.vllm_salt import checked_salt
 from kvrelease.errors import UnexpectedReply, UsageError
 
 # The first answer of `/server_info` runs a dozen programs (vllm/collect_env.py: pip, conda, compilers, nvidia-smi),
 # later ones do not: 2.9 s on a machine with 2 cores and without most of them.
 SERVER_INFO_S = 30.0
-MAX_SALT = 128
 _QUERIES = ("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries")
-_SALT_FORBIDS = "@/\\\0"
 
 _MISS_CAUSES = (
     "prefix caching is off, by --no-enable-prefix-caching or by a setting that rules it out (a KV dtype, pooling)",
@@ -204,20 +203,6 @@ class VllmClient(Server):
         if arguments:
             body["chat_template_kwargs"] = arguments | as_object(given.get("chat_template_kwargs"))
         return body
-
-
-def checked_salt(salt: str) -> str:
-    """The salt, when vLLM takes it.
-
-    Raises:
-        UsageError: empty, longer than `MAX_SALT`, or with one of the characters that vLLM refuses.
-    """
-    if not salt or len(salt) > MAX_SALT or any(character in salt for character in _SALT_FORBIDS):
-        raise UsageError(
-            f"vLLM takes a cache salt of 1 to {MAX_SALT} characters without @, / and \\; this one has {len(salt)}",
-            hint="a namespace of kvrelease always fits",
-        )
-    return salt
 
 
 def _flush_success(reply: Reply) -> bool | None:

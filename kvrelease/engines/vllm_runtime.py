@@ -6,14 +6,13 @@ Source: vLLM 0.32.0: `/server_info?config_format=json` (entrypoints/serve/dev/se
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 
 import msgspec
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.engines.foreign import as_object, at, label
+from kvrelease.engines.foreign import as_object, at, label, setting_text
 from kvrelease.engines.metrics import Metrics
 
 _CACHE_INFO = "vllm:cache_config_info"
@@ -102,11 +101,7 @@ def _setting(config: JsonObject, places: tuple[tuple[str, str], ...]) -> str | N
     for section, key in places:
         if key in as_object(config.get(section)):
             value = at(config, section, key)
-            if value in (None, {}, ""):
-                return "none"
-            text = label(value)
-            # Containers are spelt canonically, because digests are made of them.
-            return text.removeprefix("torch.") if text is not None else json.dumps(value, sort_keys=True)
+            return "none" if value in (None, {}, "") else setting_text(value)
     return None
 
 

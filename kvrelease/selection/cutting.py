@@ -13,16 +13,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from kvrelease.chain import TOKEN_BYTES, cacheable_blocks, pack_tokens
+from kvrelease.chain import DEFAULT_BLOCK_TOKENS, TOKEN_BYTES, cacheable_blocks, pack_tokens
 from kvrelease.workload.body import whole_text
-from kvrelease.workload.check import DEFAULT_BLOCK_TOKENS
 from kvrelease.workload.key_space import key_space
 from kvrelease.workload.logged import LoggedRequest
+from kvrelease.workload.logs.mooncake import TRACE_BLOCK_TOKENS
 
 # 64 characters of English are about 16 tokens, vLLM's default block on a GPU.
 TEXT_BLOCK_CHARACTERS = 64
-# Mooncake's traces. Source: https://github.com/kvcache-ai/Mooncake, FAST25-release/traces.
-TRACE_BLOCK_TOKENS = 512
 # Of one prompt, so that one absurd line cannot fill the memory: a million characters.
 MAX_BLOCKS_OF_A_PROMPT = 16_384
 # Of a name. Among ten million blocks two meet by chance once in 370,000 logs.

@@ -20,6 +20,7 @@ from kvrelease.selection.planning import Planned, plan
 from kvrelease.selection.result import CurvePoint, SelectedPrompt, Selection
 from kvrelease.selection.sketch import DEFAULT_MAX_BLOCKS, PrefixSketch
 from kvrelease.selection.split import Split, SplitBy, split_by
+from kvrelease.workload.entry import DistinctIds
 from kvrelease.workload.key_space import key_space
 from kvrelease.workload.logged import LoggedRequest
 
@@ -225,14 +226,13 @@ def _changed(source: str) -> InputError:
 
 
 def _prompts(planned: Planned, requests: tuple[LoggedRequest, ...]) -> tuple[SelectedPrompt, ...]:
-    taken: dict[str, int] = {}
+    ids = DistinctIds()
     prompts = []
     for chosen, weight, request in zip(planned.choice.chosen, planned.weights, requests, strict=True):
         stem = "request" if request.place.line is None else f"line-{request.place.line}"
-        taken[stem] = taken.get(stem, 0) + 1
         prompts.append(
             SelectedPrompt(
-                id=stem if taken[stem] == 1 else f"{stem}.{taken[stem]}",
+                id=ids.of(stem),
                 line=request.place.line,
                 weight=weight,
                 length=chosen.length,

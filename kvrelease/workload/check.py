@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from kvrelease.artifacts import Artifact
-from kvrelease.chain import common_prefix
+from kvrelease.chain import DEFAULT_BLOCK_TOKENS, common_prefix
 from kvrelease.workload.grouping import compared_text, key_spaces, prefix_labels
 from kvrelease.workload.prefix_tree import PrefixTree, build_prefix_tree
 from kvrelease.workload.prompt_findings import (
@@ -24,8 +24,6 @@ from kvrelease.workload.prompt_findings import (
 from kvrelease.workload.prompt_set import Prompt, PromptKind, PromptSet
 from kvrelease.workload.prompt_warnings import PromptsWarning, WarningCode, prompt_warnings
 from kvrelease.workload.tokens import TokenFigures, Tokens
-
-DEFAULT_BLOCK_TOKENS = 16  # vLLM's on GPUs; SGLang's pages and others are multiples or one token
 
 
 class SharedPrefix(msgspec.Struct, frozen=True, kw_only=True):

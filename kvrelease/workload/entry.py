@@ -38,6 +38,24 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     salt: str | None = None
 
 
+class DistinctIds:
+    """Ids of which no two are equal: one that is taken already gets a number."""
+
+    def __init__(self) -> None:
+        """Begins with none."""
+        self._numbers: dict[str, int] = {}
+
+    def of(self, name: str) -> str:
+        """`name`, or `name.2`, `name.3`, … where it was given before."""
+        number, found = self._numbers.get(name, 1), name
+        while found in self._numbers:
+            number += 1
+            found = f"{name}.{number}"
+        self._numbers[name] = number
+        self._numbers.setdefault(found, 1)
+        return found
+
+
 def read_id(value: object, *, place: Place) -> str | None:
     """The id of an entry; a whole number is taken as its digits; None stays None.
 

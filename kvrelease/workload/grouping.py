@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
+from kvrelease.chain import DEFAULT_BLOCK_TOKENS
 from kvrelease.workload.body import whole_text
 from kvrelease.workload.key_space import KeySpace
 from kvrelease.workload.prefix_tree import PrefixTree, tree_of_packed
 from kvrelease.workload.prompt_set import Prompt, PromptSet, key_space_of
 
 UNSHARED = "unshared"
-# Every chat prompt shares the template's first tokens; below one vLLM block (16 tokens) a shared start is not a prefix
-# worth a name. In text, 16 tokens of English are about 64 characters.
-MIN_SHARED_TOKENS = 16
+# Every chat prompt shares the template's first tokens; below one block a shared start is not a prefix worth a name. In
+# text, 16 tokens of English are about 64 characters.
+MIN_SHARED_TOKENS = DEFAULT_BLOCK_TOKENS
 MIN_SHARED_CHARACTERS = 64
 # Texts are compared up to here: several times the longest context of common deployments' shared prefixes.
 MAX_COMPARED_CHARACTERS = 262_144

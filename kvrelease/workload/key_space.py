@@ -16,7 +16,7 @@ from kvrelease.workload.place import Place, kind_name
 # Fields by which a body chooses its own key space, whatever `production.salt` says (vLLM and SGLang call it
 # cache_salt, SGLang also extra_key).
 SALT_FIELDS = ("cache_salt", "extra_key")
-MAX_SALT_CHARACTERS = 1024  # vLLM takes 128; SGLang has no limit, and nobody names a tenant by more
+MAX_OWN_SALT_CHARACTERS = 1024  # vLLM takes 128; SGLang has no limit, and nobody names a tenant by more
 
 
 class KeySpace(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -46,8 +46,8 @@ def read_salt(value: object, *, place: Place, field: str = "salt") -> str | None
         return None
     if not isinstance(value, str):
         raise place.error(f"`{field}` is {kind_name(value)}, expected text")
-    if len(value) > MAX_SALT_CHARACTERS:
-        raise place.error(f"`{field}` has {len(value)} characters, expected at most {MAX_SALT_CHARACTERS}")
+    if len(value) > MAX_OWN_SALT_CHARACTERS:
+        raise place.error(f"`{field}` has {len(value)} characters, expected at most {MAX_OWN_SALT_CHARACTERS}")
     if not is_utf8(value):
         raise place.error(f"`{field}` is no valid text")
     return value

@@ -7,10 +7,9 @@ from collections import Counter
 import blake3
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.chain import cacheable_tokens
+from kvrelease.chain import DEFAULT_BLOCK_TOKENS, cacheable_tokens
 from kvrelease.errors import InputError
 from kvrelease.workload.body import images_of, opening_text
-from kvrelease.workload.check import DEFAULT_BLOCK_TOKENS
 from kvrelease.workload.key_space import salt_mark
 from kvrelease.workload.log_report import LoggedFinding, LoggedKeySpace, LoggedTokens, LogReport, Opening
 from kvrelease.workload.logged import LoggedRequest

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kvrelease.errors import PromptSetError
-from kvrelease.workload.entry import Entry
+from kvrelease.workload.entry import DistinctIds, Entry
 from kvrelease.workload.logs.reading import read_log
 
 # A representative set is thousands of prompts at most, and every one is sent.
@@ -28,7 +28,7 @@ def read_log_set(path: Path, *, source: str, limit_bytes: int) -> list[Entry]:
         InputError: what `read_log` raises.
     """
     entries: list[Entry] = []
-    seen: dict[str, int] = {}
+    ids = DistinctIds()
     without_text = 0
     for request in read_log(path, source=source, limit_bytes=limit_bytes):
         if request.body is None:
@@ -39,14 +39,10 @@ def read_log_set(path: Path, *, source: str, limit_bytes: int) -> list[Entry]:
                 f"reading the prompt set {source}: it holds more than {MAX_PROMPTS} requests",
                 hint=f"choose a representative part: kvrelease prompts select {source} -o set.jsonl",
             )
-        name = request.place.id
-        if name is not None:
-            seen[name] = seen.get(name, 0) + 1
-            name = name if seen[name] == 1 else f"{name}.{seen[name]}"
         entries.append(
             Entry(
                 place=request.place,
-                id=name,
+                id=None if request.place.id is None else ids.of(request.place.id),
                 weight=request.weight,
                 body=request.body,
                 prefix=None,

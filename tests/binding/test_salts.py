@@ -6,9 +6,10 @@ import hashlib
 
 import pytest
 
-from kvrelease.binding.salts import combined_salt
-from kvrelease.engines.vllm import checked_salt
-from kvrelease.workload.key_space import salt_mark
+from kvrelease.binding.salts import combined_salt, key_spaces
+from kvrelease.engines.vllm_salt import checked_salt
+from kvrelease.workload.key_space import KeySpace, salt_mark
+from tests.workload.builders import prompt, prompt_set
 
 NAMESPACE = "kv1-" + "a" * 32 + "-undeclared-e0"
 
@@ -45,3 +46,23 @@ def test_no_two_tenants_and_no_two_releases_meet() -> None:
 
 def test_a_mark_gives_no_salt_away() -> None:
     assert salt_mark("tenant-7") == hashlib.sha256(b"tenant-7").hexdigest()[:8]
+
+
+def test_a_release_of_95_characters_is_kept_as_it_is_and_a_longer_one_is_marked() -> None:
+    assert combined_salt("x" * 95, "t") == f"{'x' * 95}.{salt_mark('t', characters=32)}"
+    assert combined_salt("x" * 96, "t") == f"{salt_mark('x' * 96, characters=32)}.{salt_mark('t', characters=32)}"
+
+
+def test_a_key_space_is_adapter_and_tenant_and_the_served_model_is_no_adapter_by_name_either() -> None:
+    asked = prompt_set(
+        prompt("plain", {"prompt": "a"}),
+        prompt("named", {"prompt": "a", "model": "served"}),
+        prompt("adapted", {"prompt": "a", "model": "lora"}),
+        prompt("tenant", {"prompt": "a", "model": "served"}, salt="t"),
+    )
+    assert key_spaces(asked, model="served") == {
+        "plain": KeySpace(model="", salt=""),
+        "named": KeySpace(model="", salt=""),
+        "adapted": KeySpace(model="lora", salt=""),
+        "tenant": KeySpace(model="", salt="t"),
+    }

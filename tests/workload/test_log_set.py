@@ -44,6 +44,11 @@ def test_requests_of_one_id_are_told_apart(tmp_path: Path) -> None:
     assert [prompt.id for prompt in loaded.prompts] == ["a", "a.2"]
 
 
+def test_a_number_that_tells_requests_apart_is_no_id_of_another(tmp_path: Path) -> None:
+    loaded = load_text(tmp_path, "id,user\na,1\na.2,2\na,3\na,4\na.2,5\n", name="x.csv")
+    assert [prompt.id for prompt in loaded.prompts] == ["a", "a.2", "a.3", "a.4", "a.2.2"]
+
+
 def test_a_trace_without_text_is_no_set_and_the_error_says_what_it_is_for(tmp_path: Path) -> None:
     with pytest.raises(PromptSetError, match="2 requests and the text of none") as told:
         load_text(tmp_path, lines(*[{"timestamp": 1, "input_length": 5, "hash_ids": [1]}] * 2), name="trace.jsonl")

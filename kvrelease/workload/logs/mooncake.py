@@ -15,7 +15,7 @@ from kvrelease.workload.logged import LoggedRequest
 from kvrelease.workload.logs.request import read_count, read_model
 from kvrelease.workload.place import Place, kind_name
 
-BLOCK_TOKENS = 512
+TRACE_BLOCK_TOKENS = 512
 
 
 def mooncake_requests(line: JsonObject, *, place: Place) -> Iterator[LoggedRequest]:
