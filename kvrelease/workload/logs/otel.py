@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvrelease.artifacts import JsonObject
+from kvrelease.errors import InputError
 from kvrelease.workload.logged import LoggedRequest
 from kvrelease.workload.logs.otel_messages import (
     chat_messages,
@@ -26,7 +27,7 @@ from kvrelease.workload.logs.otel_messages import (
     system_messages,
     tools_of,
 )
-from kvrelease.workload.logs.otlp import Span, spans_of
+from kvrelease.workload.logs.otlp import Span, spans_of, unjoined_messages
 from kvrelease.workload.logs.request import chat, logged_request, read_count, read_model, read_time
 from kvrelease.workload.place import Place
 
@@ -36,8 +37,8 @@ _REQUEST = "gen_ai.request.model"
 _TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 
 
-def otel_requests(line: JsonObject, *, place: Place) -> Iterator[LoggedRequest]:
-    """The requests of a line, in order.
+def otel_requests(line: JsonObject, *, place: Place) -> Iterator[LoggedRequest | InputError]:
+    """The requests of a line, in order, and what of it could not be joined.
 
     Raises:
         InputError: a field is of another shape.
@@ -46,6 +47,13 @@ def otel_requests(line: JsonObject, *, place: Place) -> Iterator[LoggedRequest]:
         operation = span.attributes.get("gen_ai.operation.name")
         if operation in (*_CHAT, _TEXT) or (operation is None and _REQUEST in span.attributes):
             yield _request(span, is_text=operation == _TEXT, place=place)
+    unjoined = unjoined_messages(line, place=place)
+    if unjoined:
+        yield place.error(
+            f"{unjoined} of its log records are messages without `traceId` and `spanId`: what belongs together is not "
+            "known",
+            hint="have the instrumentation record messages on spans",
+        )
 
 
 def _request(span: Span, *, is_text: bool, place: Place) -> LoggedRequest:

@@ -19,8 +19,8 @@ Step = LoggedRequest | InputError
 class JsonReader(Protocol):
     """What makes requests of one JSON object of a log."""
 
-    def __call__(self, line: JsonObject, *, place: Place) -> Iterable[LoggedRequest]:
-        """The requests of a record, in order.
+    def __call__(self, line: JsonObject, *, place: Place) -> Iterable[Step]:
+        """The requests of a record, in order, and damage that leaves the others whole.
 
         Raises:
             InputError: the record is damaged.
@@ -44,11 +44,11 @@ def read_records(records: Iterable[Line], file: LogFile, reader: JsonReader) -> 
         try:
             if record.is_too_long:
                 raise too_long(place)
-            requests = tuple(reader(decode_object(record.data, place=place), place=place))
+            steps = tuple(reader(decode_object(record.data, place=place), place=place))
         except InputError as error:
             yield error
         else:
-            yield from requests
+            yield from steps
 
 
 def too_long(place: Place) -> InputError:

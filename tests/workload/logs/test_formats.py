@@ -12,6 +12,8 @@ from kvrelease.workload.logged import LoggedRequest
 from kvrelease.workload.logs.log_format import LogFormat
 from kvrelease.workload.logs.reading import read_log
 
+Json = dict[str, object]
+
 
 def requests(directory: Path, text: str, *, name: str = "log", form: LogFormat | None = None) -> list[LoggedRequest]:
     (directory / name).write_text(text, encoding="utf-8")
@@ -209,6 +211,67 @@ def test_otel_spans_that_are_no_inference_are_passed_over_and_uncaptured_content
     agent = span(*MODEL, *attributes(gen_ai__operation__name="invoke_agent"))
     (found,) = requests(tmp_path, lines(tool, agent, span({"key": "http.method", "value": {}}), span(*MODEL)))
     assert (found.place.line, found.body, found.model) == (4, None, "acme")
+
+
+def record(role: str, body: dict[str, object], *, span_id: str = "s1", is_named_by_attribute: bool = False) -> Json:
+    name = f"gen_ai.{role}.message"
+    named = {"attributes": attributes(event__name=name)} if is_named_by_attribute else {"eventName": name}
+    pairs = [{"key": key, "value": value} for key, value in body.items()]
+    ids = {"traceId": "t1", "spanId": span_id} if span_id else {}
+    return {"timeUnixNano": "1715299200500000000", **ids, **named, "body": {"kvlistValue": {"values": pairs}}}
+
+
+def records(*found: Json) -> Json:
+    half = len(found) // 2
+    return {"resourceLogs": [{"scopeLogs": [{"logRecords": [*found[:half]]}, {"logRecords": [*found[half:]]}]}]}
+
+
+def said(text: str) -> dict[str, object]:
+    return {"content": {"stringValue": text}}
+
+
+def test_otel_messages_that_are_log_records_of_their_own_are_joined_by_the_span_that_they_name(tmp_path: Path) -> None:
+    calls = {"arrayValue": {"values": [{"kvlistValue": {"values": [{"key": "id", "value": {"stringValue": "c1"}}]}}]}}
+    line = records(
+        record("system", said("Be brief.")),
+        record("user", said("Other"), span_id="s2", is_named_by_attribute=True),
+        record("user", said("Hi")),
+        record("assistant", {"tool_calls": calls}),
+        record("tool", {"id": {"stringValue": "c1"}, **said("rainy")}),
+        {**record("user", said("The answer")), "eventName": "gen_ai.choice"},
+        {"traceId": "t1", "spanId": "s1", "body": {"stringValue": "a line of the program's own log"}},
+    )
+    first, second = requests(tmp_path, lines(line))
+    assert first.body == {
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            user("Hi"),
+            {"role": "assistant", "tool_calls": [{"id": "c1"}]},
+            {"role": "tool", "content": "rainy", "tool_call_id": "c1"},
+        ]
+    }
+    assert (second.body, second.at_s) == ({"messages": [user("Other")]}, 1715299200.5)
+
+
+def test_otel_messages_belong_to_the_record_of_their_inference_where_the_line_has_it(tmp_path: Path) -> None:
+    inference: Json = {
+        "traceId": "t1",
+        "spanId": "s1",
+        "attributes": [*MODEL, *attributes(gen_ai__operation__name="chat")],
+    }
+    (found,) = requests(tmp_path, lines(records(record("user", said("Hi")), inference)))
+    assert (found.model, found.body) == ("acme", {"model": "acme", "messages": [user("Hi")]})
+
+
+def test_otel_messages_that_name_no_span_are_damage_beside_whole_requests(tmp_path: Path) -> None:
+    line = records(
+        record("user", said("Hi"), span_id=""), record("user", said("Bye"), span_id=""), record("user", said("Yes"))
+    )
+    (tmp_path / "log").write_text(lines(line), encoding="utf-8")
+    bad: list[InputError] = []
+    (found,) = read_log(tmp_path / "log", source="log", on_bad_line=bad.append)
+    assert found.body == {"messages": [user("Yes")]}
+    assert ["line 1: 2 of its log records are messages without" in error.message for error in bad] == [True]
 
 
 def test_traces_have_no_text(tmp_path: Path) -> None:
