@@ -17,8 +17,9 @@ from kvrelease.errors import InputError
 from kvrelease.workload.entry import read_weight
 from kvrelease.workload.key_space import read_salt
 from kvrelease.workload.logged import LoggedRequest
+from kvrelease.workload.logs.json_format import Step
 from kvrelease.workload.logs.lines import MAX_LINE_BYTES, LogFile
-from kvrelease.workload.logs.records import Step, place_in, too_long
+from kvrelease.workload.logs.records import place_in, too_long
 from kvrelease.workload.logs.request import chat, logged_request, place_of, read_count, read_model, read_time
 from kvrelease.workload.place import Place, did_you_mean, quoted
 

@@ -7,19 +7,17 @@ from pathlib import Path
 
 import msgspec
 
-from kvrelease.artifacts import JsonObject
 from kvrelease.errors import InputError, TrafficLogError
 from kvrelease.workload.json_line import decode_object
 from kvrelease.workload.logs.csv_file import AZURE_COLUMNS, COLUMNS, TEXT_COLUMNS, header_of
+from kvrelease.workload.logs.formats import JSON_FORMATS
 from kvrelease.workload.logs.json_array import json_elements
 from kvrelease.workload.logs.lines import Line, LogFile
 from kvrelease.workload.logs.log_format import LogFormat
-from kvrelease.workload.logs.otlp import is_otlp
 from kvrelease.workload.logs.plain_text import SEPARATOR
 from kvrelease.workload.logs.records import json_lines, place_in, too_long
 from kvrelease.workload.place import Place
 
-_LITELLM_KEYS = ("call_type", "model_parameters", "response_cost", "litellm_call_id")
 _TEXT_SUFFIXES = (".txt", ".text")
 _HEAD_BYTES = 64 * 1024
 _RECORDS_LOOKED_AT = 20
@@ -88,22 +86,9 @@ def _form_of_record(record: Line, *, place: Place, is_named_csv: bool) -> LogFor
     if record.is_too_long:
         raise too_long(place)
     if record.data.lstrip().startswith(b"{"):
-        return _form_of_object(decode_object(record.data, place=place))
+        line = decode_object(record.data, place=place)
+        return next((one.form for one in JSON_FORMATS if one.recognises(line)), None)
     return _form_of_header(record.data, is_named_csv=is_named_csv) if record.number == 1 else None
-
-
-def _form_of_object(line: JsonObject) -> LogFormat | None:
-    if is_otlp(line):
-        return LogFormat.OTEL
-    if "conversations" in line:
-        return LogFormat.SHAREGPT
-    if "custom_id" in line and "body" in line:
-        return LogFormat.BATCH
-    if "input_length" in line:
-        return LogFormat.MOONCAKE
-    if "standard_logging_object" in line or sum(key in line for key in _LITELLM_KEYS) >= 2:
-        return LogFormat.LITELLM
-    return LogFormat.OPENAI if any(key in line for key in ("messages", "prompt", "body", "request")) else None
 
 
 def _form_of_header(line: bytes, *, is_named_csv: bool) -> LogFormat | None:

@@ -13,9 +13,13 @@ from collections.abc import Iterator
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.workload.logged import LoggedRequest
+from kvrelease.workload.logs.json_format import JsonFormat
+from kvrelease.workload.logs.log_format import LogFormat
 from kvrelease.workload.logs.request import logged_request, place_of, read_count, read_model, read_time
 from kvrelease.workload.place import Place, kind_name
 
+# Of these a payload has most; another log may have one by chance.
+_KEYS = ("call_type", "model_parameters", "response_cost", "litellm_call_id")
 _CHAT = ("completion", "acompletion")
 _TEXT = ("text_completion", "atext_completion")
 _REDACTED = "redacted-by-litellm"
@@ -89,3 +93,10 @@ def _model(payload: dict[str, object], *, place: Place) -> str | None:
     if model is not None and isinstance(provider, str) and model.startswith(f"{provider}/"):
         return model.removeprefix(f"{provider}/") or None
     return model
+
+
+def _is_litellm(line: JsonObject) -> bool:
+    return "standard_logging_object" in line or sum(key in line for key in _KEYS) >= 2
+
+
+FORMAT = JsonFormat(LogFormat.LITELLM, _is_litellm, litellm_requests)

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.workload.logged import LoggedRequest
+from kvrelease.workload.logs.json_format import JsonFormat
+from kvrelease.workload.logs.log_format import LogFormat
 from kvrelease.workload.logs.request import read_count, read_model
 from kvrelease.workload.place import Place, kind_name
 
@@ -51,3 +53,6 @@ def _hashes(value: object, *, place: Place) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(name) is int for name in value):
         raise place.error(f"`hash_ids` is {kind_name(value)}, expected a list of whole numbers")
     return tuple(value)
+
+
+FORMAT = JsonFormat(LogFormat.MOONCAKE, lambda line: "input_length" in line, mooncake_requests)

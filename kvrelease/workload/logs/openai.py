@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from kvrelease.artifacts import JsonObject
 from kvrelease.workload.entry import read_weight
 from kvrelease.workload.logged import LoggedRequest
+from kvrelease.workload.logs.json_format import JsonFormat
+from kvrelease.workload.logs.log_format import LogFormat
 from kvrelease.workload.logs.request import logged_request, place_of, read_time
 from kvrelease.workload.place import Place, quoted
 
@@ -50,3 +52,11 @@ def batch_requests(line: JsonObject, *, place: Place) -> Iterator[LoggedRequest]
     if "body" not in line:
         raise place.error("the request has no `body`")
     yield logged_request(line["body"], place=place)
+
+
+def _is_body(line: JsonObject) -> bool:
+    return any(key in line for key in ("messages", "prompt", "body", "request"))
+
+
+BATCH = JsonFormat(LogFormat.BATCH, lambda line: "custom_id" in line and "body" in line, batch_requests)
+BODIES = JsonFormat(LogFormat.OPENAI, _is_body, openai_requests)

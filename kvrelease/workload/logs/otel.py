@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from kvrelease.artifacts import JsonObject
 from kvrelease.errors import InputError
 from kvrelease.workload.logged import LoggedRequest
+from kvrelease.workload.logs.json_format import JsonFormat
+from kvrelease.workload.logs.log_format import LogFormat
 from kvrelease.workload.logs.otel_messages import (
     chat_messages,
     decoded,
@@ -27,7 +29,7 @@ from kvrelease.workload.logs.otel_messages import (
     system_messages,
     tools_of,
 )
-from kvrelease.workload.logs.otlp import Span, spans_of, unjoined_messages
+from kvrelease.workload.logs.otlp import Span, is_otlp, spans_of, unjoined_messages
 from kvrelease.workload.logs.request import chat, logged_request, read_count, read_model, read_time
 from kvrelease.workload.place import Place
 
@@ -91,3 +93,6 @@ def _content_events(span: Span) -> Iterator[object]:
     for event in span.events:
         if event.name == "gen_ai.content.prompt":
             yield event.attributes.get("gen_ai.prompt", event.attributes.get("content"))
+
+
+FORMAT = JsonFormat(LogFormat.OTEL, is_otlp, otel_requests)

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 from kvrelease.errors import InputError
 from kvrelease.workload.logged import LoggedRequest
+from kvrelease.workload.logs.json_format import Step
 from kvrelease.workload.logs.lines import MAX_LINE_BYTES, LogFile
-from kvrelease.workload.logs.records import Step, place_in, too_long
+from kvrelease.workload.logs.records import place_in, too_long
 from kvrelease.workload.logs.request import chat, logged_request
 from kvrelease.workload.place import Place
 

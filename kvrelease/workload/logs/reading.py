@@ -8,33 +8,13 @@ from pathlib import Path
 from kvrelease.errors import InputError, TrafficLogError
 from kvrelease.progress import Progress, silent
 from kvrelease.workload.logged import LoggedRequest
-from kvrelease.workload.logs.csv_file import azure_requests, csv_requests
 from kvrelease.workload.logs.detection import Shape, shape_of
+from kvrelease.workload.logs.formats import JSON_FORMATS, TEXT_FORMATS
 from kvrelease.workload.logs.json_array import json_elements
+from kvrelease.workload.logs.json_format import Step
 from kvrelease.workload.logs.lines import LogFile
-from kvrelease.workload.logs.litellm import litellm_requests
 from kvrelease.workload.logs.log_format import LogFormat
-from kvrelease.workload.logs.mooncake import mooncake_requests
-from kvrelease.workload.logs.openai import batch_requests, openai_requests
-from kvrelease.workload.logs.otel import otel_requests
-from kvrelease.workload.logs.plain_text import text_documents, text_lines
-from kvrelease.workload.logs.records import JsonReader, Step, json_lines, read_records
-from kvrelease.workload.logs.sharegpt import sharegpt_requests
-
-_JSON_READERS: dict[LogFormat, JsonReader] = {
-    LogFormat.OPENAI: openai_requests,
-    LogFormat.BATCH: batch_requests,
-    LogFormat.SHAREGPT: sharegpt_requests,
-    LogFormat.LITELLM: litellm_requests,
-    LogFormat.OTEL: otel_requests,
-    LogFormat.MOONCAKE: mooncake_requests,
-}
-_OTHER_READERS: dict[LogFormat, Callable[[LogFile], Iterator[Step]]] = {
-    LogFormat.CSV: csv_requests,
-    LogFormat.AZURE: azure_requests,
-    LogFormat.TEXT: text_lines,
-    LogFormat.DOCUMENTS: text_documents,
-}
+from kvrelease.workload.logs.records import json_lines, read_records
 
 
 def read_log(
@@ -80,7 +60,7 @@ def read_log(
 
 
 def _steps(file: LogFile, shape: Shape) -> Iterator[Step]:
-    reader = _JSON_READERS.get(shape.form)
-    if reader is None:
-        return _OTHER_READERS[shape.form](file)
-    return read_records(json_elements(file) if shape.is_array else json_lines(file), file, reader)
+    for one in JSON_FORMATS:
+        if one.form is shape.form:
+            return read_records(json_elements(file) if shape.is_array else json_lines(file), file, one.requests)
+    return TEXT_FORMATS[shape.form](file)

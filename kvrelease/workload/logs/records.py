@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
 
-from kvrelease.artifacts import JsonObject
 from kvrelease.errors import InputError
 from kvrelease.workload.json_line import decode_object
-from kvrelease.workload.logged import LoggedRequest
+from kvrelease.workload.logs.json_format import JsonReader, Step
 from kvrelease.workload.logs.lines import MAX_LINE_BYTES, Line, LogFile
 from kvrelease.workload.place import Place, Reading
-
-# What a reader makes of a record: a request, or the damage found, for `read_log` to raise or to hand over.
-Step = LoggedRequest | InputError
-
-
-class JsonReader(Protocol):
-    """What makes requests of one JSON object of a log."""
-
-    def __call__(self, line: JsonObject, *, place: Place) -> Iterable[Step]:
-        """The requests of a record, in order, and damage that leaves the others whole.
-
-        Raises:
-            InputError: the record is damaged.
-        """
 
 
 def place_in(file: LogFile, number: int) -> Place:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.workload.logged import LoggedRequest
+from kvrelease.workload.logs.json_format import JsonFormat
+from kvrelease.workload.logs.log_format import LogFormat
 from kvrelease.workload.logs.request import chat, logged_request, place_of, read_model
 from kvrelease.workload.place import Place, kind_name, quoted
 
@@ -65,3 +67,6 @@ def _turn(turn: object, *, position: int, place: Place) -> tuple[str, str]:
     if not isinstance(text, str):
         raise place.error(f"the text of turn {position} is {kind_name(text)}, expected text")
     return role, text
+
+
+FORMAT = JsonFormat(LogFormat.SHAREGPT, lambda line: "conversations" in line, sharegpt_requests)

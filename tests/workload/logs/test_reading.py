@@ -10,6 +10,8 @@ import pytest
 
 from kvrelease.errors import DamagedFile, InputError, NotFound, TrafficLogError
 from kvrelease.workload.logged import LoggedRequest
+from kvrelease.workload.logs.formats import JSON_FORMATS, TEXT_FORMATS
+from kvrelease.workload.logs.log_format import LogFormat
 from kvrelease.workload.logs.reading import read_log
 from kvrelease.workload.prompt_set import PromptKind
 
@@ -73,3 +75,7 @@ def test_an_empty_log_and_a_missing_one_are_errors(tmp_path: Path) -> None:
         requests(written(tmp_path, b"", b""))
     with pytest.raises(NotFound):
         requests(tmp_path / "none")
+
+
+def test_every_format_has_exactly_one_reader() -> None:
+    assert sorted([one.form for one in JSON_FORMATS] + list(TEXT_FORMATS)) == sorted(LogFormat)
