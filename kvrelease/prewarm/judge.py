@@ -88,9 +88,6 @@ def _shortfalls(one: ReplicaResult, *, plan: Plan, limits: Limits) -> Iterator[s
     """What was measured and is not good enough; nothing of a run that did not end, or of a cache in doubt."""
     if one.fault is not None:
         return
-    asked = one.sent + one.touched + one.errors
-    if one.errors > limits.max_error_rate * asked:
-        yield f"{one.errors} of {asked} requests got no proper answer, more than {limits.max_error_rate:.1%}"
     is_in_doubt = _doubt_of_control(one) is not None or (one.second is not None and one.second.disagree)
     if one.hit_rate_after is None or is_in_doubt:
         return
@@ -128,7 +125,9 @@ def _open_questions(one: ReplicaResult, *, plan: Plan, limits: Limits) -> Iterat
         if why:
             yield why
         return
-    if one.hit_rate_after is None:
+    if one.hit_rate_after is None and one.errors and not one.asked_again:
+        yield "the hit rate is not known, because no request that was asked again got a proper answer"
+    elif one.hit_rate_after is None:
         yield "the hit rate is not known, because the engine does not tell its block size"
     doubt = _doubt_of_control(one)
     if doubt:
@@ -159,7 +158,9 @@ def _doubt_of_silence(one: ReplicaResult, *, limits: Limits) -> str | None:
 
 def _doubt_of_control(one: ReplicaResult) -> str | None:
     control = one.control
-    if control is None or control.hits is None:
+    if control is None:
+        return "the control got no proper answer, so that nothing shows that the cache can hit at all"
+    if control.hits is None:
         return "nobody witnessed the control's hit"
     if not control.hits:
         return (

@@ -99,7 +99,8 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
         resumed: requests of the plan that an earlier run, which was cut short, had answered already.
         restarted: an earlier run was cut short, and its engine process is gone: nothing of it counts.
         touched: requests of the touch pass, counted apart.
-        errors: requests that were not answered properly.
+        asked_again: requests of the proof that were answered, of its last pass.
+        errors: requests of any part of the run that were not answered properly.
         retries: requests sent again before they were answered.
         foreign_tokens: hits that this release did not compute; of what is known where there are any, None when there
             is no such hit and some cannot be told.
@@ -112,7 +113,7 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
         evicted: of the prompts asked again, how many had lost half of their cacheable tokens.
         ttft_cold_ms: time to first token while the plan was sent, of requests that computed most of their prompt.
         ttft_warm_ms: of requests asked again.
-        control: could the cache hit at all; None when the run stopped before.
+        control: could the cache hit at all; None when the run stopped before, or the control got no proper answer.
         slots: on an engine with slots, what each showed when it was asked by its number, up to the first that does not
             have its prompt.
         miss_causes: what, on this engine, lets an identical prompt miss; most likely first.
@@ -136,6 +137,7 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
     resumed: int = 0
     restarted: bool = False
     touched: int
+    asked_again: int = 0
     errors: int
     retries: int
     foreign_tokens: int | None
@@ -168,7 +170,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         min_hit_rate: share of cacheable tokens that must hit when asked again.
         max_ttft_ms: the largest p95 of time to first token when asked again; None for any.
-        max_error_rate: share of requests that may stay without a proper answer.
+        max_error_rate: requests that may stay without a proper answer, of whatever part of the run, as a share of the
+            plan's; one more ends the replica's run.
         accepts_ttft: where nobody tells cached tokens, times to the first token may decide.
     """
 
@@ -176,6 +179,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_ttft_ms: float | None = None
     max_error_rate: float = 0.0
     accepts_ttft: bool = False
+
+    def allows_errors(self, errors: int, *, planned: int) -> bool:
+        """Whether a replica's run goes on after so many, with so many requests in its plan."""
+        return errors / max(planned, 1) <= self.max_error_rate
 
 
 class PrewarmReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/prewarm"):

@@ -29,6 +29,9 @@ PROOF_PROMPTS = 12
 # Of these, those asked a second time with a prefix that nobody has, where nobody tells cached tokens.
 TIMED_PROMPTS = 5
 
+# A control of which a request got no proper answer is sent anew as often, where errors are allowed at all.
+CONTROL_TRIES = 3
+
 # After Ctrl-C, the wait for requests in flight: a prefill, not a queue.
 LAST_ANSWER_S = 5.0
 
@@ -293,31 +296,25 @@ class Warming:
         if is_planned and self._journal is not None:
             self._journal.begin(self.name, prompt_id)
         sent_s = time.monotonic()
+        leg: Leg | None = None
         try:
-            leg = await self._answered(self._on_its_slot(prompt_id), tokens=self._tokens.get(prompt_id))
+            leg = await self._tried(self._on_its_slot(prompt_id), prompt_id=prompt_id)
         except PromptTooLong:
             self._skipped[prompt_id] = None
-            self._let_go(prompt_id, is_planned=is_planned)
-            return
-        except ServiceError as error:
-            if isinstance(error, Refused) and error.was_throttled:
-                self._pace.answered(sent_s=sent_s, at_s=time.monotonic(), was_throttled=True)
-            self._errors += 1
-            self._let_go(prompt_id, is_planned=is_planned)
-            if self._errors > self._terms.limits.max_error_rate * max(len(self.plan.order), 1):
-                raise
+        finally:
+            if is_planned and leg is None:
+                self._bound_tokens -= self._cost_of(prompt_id)
+                self._schedule.give_up(prompt_id)
+        if leg is None:
             return
         into.add(leg)
         found = leg.observation
-        computed = (
-            None if leg.prompt_tokens is None or leg.cached_tokens is None else leg.prompt_tokens - leg.cached_tokens
-        )
         self._pace.answered(
             sent_s=sent_s,
             at_s=time.monotonic(),
             was_throttled=found.was_throttled,
             ttft_s=found.ttft_s,
-            computed_tokens=computed,
+            computed_tokens=_computed_tokens(leg),
         )
         if is_planned:
             self._schedule.finish(prompt_id)
@@ -325,10 +322,24 @@ class Warming:
                 self._journal.finish(self.name, prompt_id)
         self._watch.answered(self.name)
 
-    def _let_go(self, prompt_id: str, *, is_planned: bool) -> None:
-        if is_planned:
-            self._bound_tokens -= self._cost_of(prompt_id)
-            self._schedule.give_up(prompt_id)
+    async def _tried(self, request: Request, *, prompt_id: str | None = None) -> Leg | None:
+        """The leg of a request; None where it got no proper answer, and the run has errors left.
+
+        Raises:
+            PromptTooLong: it does not fit the engine's context.
+            ServiceError: more requests got no proper answer than may.
+        """
+        sent_s = time.monotonic()
+        tokens = None if prompt_id is None else self._tokens.get(prompt_id)
+        try:
+            return await self._answered(request, tokens=tokens)
+        except ServiceError as error:
+            if isinstance(error, Refused) and error.was_throttled:
+                self._pace.answered(sent_s=sent_s, at_s=time.monotonic(), was_throttled=True)
+            self._errors += 1
+            if not self._terms.limits.allows_errors(self._errors, planned=len(self.plan.order)):
+                raise
+            return None
 
     async def _answered(self, request: Request, *, tokens: tuple[int, ...] | None = None) -> Leg:
         """The leg of a request; cancelled meanwhile, it still waits a little for the answer.
@@ -345,10 +356,21 @@ class Warming:
             raise
 
     async def _send_control(self, sent: Collection[str]) -> None:
-        """A unique prompt twice; on slots, another in between, and both times to the same slot by its number."""
-        observer = self.replica.observer
+        """The control; anew, with another prompt, where a request of it got no proper answer and errors are left."""
+        for _ in range(CONTROL_TRIES):
+            self._control = await self._controlled(sent)
+            if self._control is not None:
+                break
+        self._watch.answered(self.name)
+        self._watch.answered(self.name)
+
+    async def _controlled(self, sent: Collection[str]) -> ControlResult | None:
+        """A unique prompt twice; on slots, another in between, and both times to the same slot by its number.
+
+        None where that says nothing: not all was answered, or an attempt that nobody heard of may have been computed.
+        """
         request = await nonce_request(
-            observer,
+            self.replica.observer,
             route=self._requests[self.plan.order[0]].route,
             production=self.replica.deployment.production,
             model=self.replica.identity.model,
@@ -356,20 +378,25 @@ class Warming:
         )
         numbers = self.plan.numbers
         to_slot = msgspec.structs.replace(request, slot=numbers.for_control(self._resumed))
-        first = await observer.observe(to_slot)
+        first = await self._tried(to_slot)
+        if first is None or (first.hits_mostly and first.observation.retries):
+            return None
         between = numbers.beside_control(sent, resumed=self._resumed)
         if between is not None:
-            self._touched.add(await self._answered(self._requests[between], tokens=self._tokens.get(between)))
+            beside = await self._tried(self._requests[between], prompt_id=between)
+            if beside is None:
+                return None
+            self._touched.add(beside)
             self._watch.answered(self.name)
-        again = await observer.observe(to_slot)
-        if between is not None and again.hits_mostly is False:
+        again = await self._tried(to_slot)
+        if again is not None and between is not None and again.hits_mostly is False:
             self._do_without_numbers(sent)
-            again = await observer.observe(request)
-        self._watch.answered(self.name)
-        self._watch.answered(self.name)
+            again = await self._tried(request)
+        if again is None:
+            return None
         told = first if first.hits_mostly else again
         hits = None if first.hits_mostly is None or again.hits_mostly is None else told is again and again.hits_mostly
-        self._control = ControlResult(hits=hits, cached_tokens=told.cached_tokens, prompt_tokens=told.prompt_tokens)
+        return ControlResult(hits=hits, cached_tokens=told.cached_tokens, prompt_tokens=told.prompt_tokens)
 
     def _do_without_numbers(self, sent: Collection[str]) -> None:
         """Goes on with the plan for a server that did not keep in a slot what was sent to it by its number."""
@@ -390,9 +417,11 @@ class Warming:
             cold = None
             if is_untold and number < TIMED_PROMPTS:
                 cold = await self._uncached_ttft(prompt_id)
-            leg = await self._answered(self._requests[prompt_id])
-            self._proof.add(leg)
+            leg = await self._tried(self._requests[prompt_id], prompt_id=prompt_id)
             self._watch.answered(self.name)
+            if leg is None:
+                continue
+            self._proof.add(leg)
             if cold is not None and leg.observation.ttft_s is not None:
                 cold_s.append(cold)
                 warm_s.append(leg.observation.ttft_s)
@@ -410,9 +439,11 @@ class Warming:
         for prompt_id, slot in sorted(self.plan.slot_of.items(), key=lambda item: item[1]):
             if prompt_id in self._skipped:
                 continue
-            leg = await self._answered(self._on_its_slot(prompt_id), tokens=self._tokens.get(prompt_id))
-            self._by_slot.add(leg)
+            leg = await self._tried(self._on_its_slot(prompt_id), prompt_id=prompt_id)
             self._watch.answered(self.name)
+            if leg is None:
+                continue
+            self._by_slot.add(leg)
             self._slots.append(
                 SlotResult(
                     slot=slot,
@@ -434,7 +465,8 @@ class Warming:
             cold: Request | None = msgspec.structs.replace(request, salt=probe_salt("cold"))
         else:
             cold = with_nonce_in_front(request)
-        return None if cold is None else (await self._answered(cold)).observation.ttft_s
+        leg = None if cold is None else await self._tried(cold)
+        return None if leg is None else leg.observation.ttft_s
 
     async def _counters(self) -> Counters | None:
         return await self.replica.observer.engine.counters()
@@ -457,6 +489,7 @@ class Warming:
             resumed=len(self._resumed),
             restarted=self._past.is_of_another_process,
             touched=self._touched.answered,
+            asked_again=self._proof.answered,
             errors=self._errors,
             retries=sum(one.retries for one in self._passes),
             foreign_tokens=foreign,
@@ -493,3 +526,10 @@ class Warming:
             message=f"{self._ended_by} ended after {answered} of {len(self.plan.order)} requests",
             hint="run it again: what is resident is not computed twice",
         )
+
+
+def _computed_tokens(leg: Leg) -> int | None:
+    """Of the prompt; None when nobody witnessed its hit."""
+    if leg.prompt_tokens is None or leg.cached_tokens is None:
+        return None
+    return leg.prompt_tokens - leg.cached_tokens

@@ -350,6 +350,69 @@ def test_e14_a_failed_request_within_the_budget_of_errors_turns_nothing_red() ->
         assert only(report).errors == 1
 
 
+@pytest.mark.parametrize("answered", [1, 3, 15, 26], ids=["control", "plan", "touch-pass", "proof"])
+def test_e14_the_budget_of_errors_is_one_for_all_parts_of_the_run(answered: int) -> None:
+    with ScriptedEngine(release="new") as engine:
+
+        def crash(event: Any) -> None:
+            if event.done == answered:
+                engine.break_with(Break.CRASHING, times=1)
+
+        report = warmed(engine, max_retries=0, max_error_rate=0.1, concurrency=1, progress=crash)
+        found = only(report)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert (found.errors, found.fault) == (1, None)
+        assert found.control is not None
+        assert found.asked_again == 12 - (answered == 26)
+
+
+def test_e14_one_error_more_than_the_budget_ends_the_replica() -> None:
+    with ScriptedEngine(release="new") as engine:
+
+        def crash(event: Any) -> None:
+            if event.done in (1, 26):
+                engine.break_with(Break.CRASHING, times=1)
+
+        report = warmed(engine, max_retries=0, max_error_rate=0.1, concurrency=1, progress=crash)
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert only(report).errors == 2
+        assert [fault.exit_code for fault in report.faults] == [5]
+
+
+def test_a_control_without_an_answer_is_no_control() -> None:
+    with ScriptedEngine(release="new") as engine:
+
+        def crash(event: Any) -> None:
+            if event.done == 1:
+                engine.break_with(Break.CRASHING, times=3)
+
+        report = warmed(engine, max_retries=0, max_error_rate=0.5, progress=crash)
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert "the control got no proper answer" in report.reason
+        assert (only(report).control, only(report).errors) == (None, 3)
+
+
+class BreaksOffOnce(ScriptedEngine):
+    """Computes the control's first request, and breaks the connection off before it answers."""
+
+    has_broken_off = False
+
+    def generate(self, prompt: Any, body: Any, **more: Any) -> Generation:
+        made = super().generate(prompt, body, **more)
+        if len(self.cached_of) == 2 and not self.has_broken_off:
+            self.has_broken_off = True
+            raise ConnectionResetError
+        return made
+
+
+def test_a_control_whose_first_attempt_was_computed_and_never_heard_of_is_sent_anew() -> None:
+    with BreaksOffOnce(release="new") as engine:
+        report = warmed(engine)
+        assert engine.has_broken_off
+        assert report.verdict is Verdict.PASS, report.reason
+        assert len(engine.cached_of) == 1 + 4 + 11 + 12 + 12, "the first, the control anew, the rest, touched, proved"
+
+
 def test_e14_without_a_budget_it_ends_the_replica_and_is_told() -> None:
     with ScriptedEngine(release="new") as engine:
         engine.break_with(Break.CRASHING, times=1)

@@ -69,7 +69,8 @@ def prewarm(
             min=0.0,
             max=1.0,
             callback=options.finite,
-            help="Requests that may stay without a proper answer, after retries.",
+            help="Requests that may stay without a proper answer, after retries, as a share of the plan's; one more "
+            "ends that replica's run.",
             rich_help_panel=_PROOF,
         ),
     ] = 0.0,
