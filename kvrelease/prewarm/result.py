@@ -107,7 +107,10 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
         computed_tokens: prompt tokens the engine computed for the plan; None when hits are not known.
         cached_tokens: prompt tokens it took from its cache while the plan was sent; None likewise.
         touch_computed_tokens: prompt tokens it computed in the touch pass; None likewise.
-        over_lower_bound: computed tokens by the fewest possible for what was sent; None likewise.
+        given_tokens: of the fewest that an empty cache would have had to compute for what was sent, those that were
+            resident already (an earlier run, `record`); None likewise.
+        over_lower_bound: computed tokens by the fewest possible for what was sent, without those given; 1 or more, and
+            above it only where something was computed twice; None likewise.
         hit_rate_before: foreign tokens per cacheable token; None when not known.
         hit_rate_after: cached tokens per cacheable token when asked again; None when not known.
         evicted: of the prompts asked again, how many had lost half of their cacheable tokens.
@@ -144,6 +147,7 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
     computed_tokens: int | None
     cached_tokens: int | None
     touch_computed_tokens: int | None = None
+    given_tokens: int | None = None
     over_lower_bound: float | None = None
     hit_rate_before: float | None
     hit_rate_after: float | None

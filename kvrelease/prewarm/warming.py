@@ -110,7 +110,9 @@ class Warming:
         self._fault: Fault | None = None
         self._was_asked_to_flush = False
         self._ended_by: str | None = None
-        self._bound_tokens = 0
+        self._spent_tokens = 0
+        self._given_tokens = 0
+        self._least_tokens = 0
         self._in_flight = 0
         self._most_in_flight = 0
         self._plan_s: float | None = None
@@ -236,11 +238,11 @@ class Warming:
             return None
         cost = self._cost_of(prompt_id)
         budget = self._terms.budget_tokens
-        if budget is not None and self._bound_tokens + cost > budget:
+        if budget is not None and self._spent_tokens + cost > budget:
             self._schedule.give_up(prompt_id)
             self._ended_by = "the token budget"
             return None
-        self._bound_tokens += cost
+        self._spent_tokens += cost
         return prompt_id
 
     def _cost_of(self, prompt_id: str) -> int:
@@ -303,7 +305,7 @@ class Warming:
             self._skipped[prompt_id] = None
         finally:
             if is_planned and leg is None:
-                self._bound_tokens -= self._cost_of(prompt_id)
+                self._spent_tokens -= self._cost_of(prompt_id)
                 self._schedule.give_up(prompt_id)
         if leg is None:
             return
@@ -317,10 +319,17 @@ class Warming:
             computed_tokens=_computed_tokens(leg),
         )
         if is_planned:
+            self._count_bound(self._cost_of(prompt_id), computed=_computed_tokens(leg))
             self._schedule.finish(prompt_id)
             if self._journal is not None and not leg.foreign_tokens:
                 self._journal.finish(self.name, prompt_id)
         self._watch.answered(self.name)
+
+    def _count_bound(self, cost: int, *, computed: int | None) -> None:
+        """Adds what a request of the plan had to compute: no more than its cost, and less where blocks were there."""
+        given = 0 if computed is None else max(0, cost - computed)
+        self._given_tokens += given
+        self._least_tokens += cost - given
 
     async def _tried(self, request: Request, *, prompt_id: str | None = None) -> Leg | None:
         """The leg of a request; None where it got no proper answer, and the run has errors left.
@@ -478,7 +487,7 @@ class Warming:
         identity = self.replica.identity
         foreign = foreign_of(self._passes)
         computed = self._sent.computed_tokens
-        has_bound = self.plan.lower_bound_tokens is not None and self._bound_tokens > 0
+        has_bound = computed is not None and self.plan.lower_bound_tokens is not None
         return ReplicaResult(
             url=identity.url,
             rank=identity.rank,
@@ -496,7 +505,8 @@ class Warming:
             computed_tokens=computed,
             cached_tokens=self._sent.cached_tokens,
             touch_computed_tokens=self._touched.computed_tokens,
-            over_lower_bound=computed / self._bound_tokens if computed is not None and has_bound else None,
+            given_tokens=self._given_tokens if has_bound else None,
+            over_lower_bound=computed / self._least_tokens if computed is not None and self._least_tokens else None,
             hit_rate_before=self._sent.rate_of(self._sent.foreign_tokens),
             hit_rate_after=self._proof.rate_of(self._proof.cached_tokens),
             evicted=self._proof.evicted,

@@ -192,7 +192,7 @@ def test_a_report_of_the_first_schema_is_still_read() -> None:
         del report["plan"][name]
     for one in report["replicas"]:
         one["plan"] = report["plan"]
-        for name in ("planned", "second", "resumed", "over_lower_bound", "miss_causes"):
+        for name in ("planned", "second", "resumed", "over_lower_bound", "given_tokens", "miss_causes"):
             del one[name]
     found = from_json(json.dumps(report).encode(), PrewarmReport, source="old.json")
     assert (found.schema, found.replicas[0].sent, found.plan.prompts) == (1, 3, 66)

@@ -79,6 +79,7 @@ def test_a_cold_engine_computes_exactly_the_lower_bound() -> None:
         assert found.computed_tokens == plan_of(found).lower_bound_tokens
         assert found.sent == len(plan_of(found).order)
         assert found.touched == found.sent
+        assert (found.over_lower_bound, found.given_tokens) == (1.0, 0)
 
 
 def test_llamacpp_with_fewer_slots_than_prompts_ends_with_the_most_valuable_resident() -> None:
@@ -582,6 +583,22 @@ def test_a_second_prewarm_is_explained_by_the_first_and_computes_only_tails(ledg
         assert report.verdict is Verdict.PASS, report.reason
         assert (found.foreign_tokens, found.hit_rate_before) == (0, 0.0)
         assert 0 < (found.computed_tokens or 0) < (plan_of(found).lower_bound_tokens or 0) / 4
+        assert found.over_lower_bound == 1.0
+        assert (found.computed_tokens or 0) + (found.given_tokens or 0) == plan_of(found).lower_bound_tokens
+
+
+def test_what_an_earlier_run_left_does_not_hide_a_block_that_is_computed_twice(ledger: Ledger) -> None:
+    with ScriptedEngine(release="new") as engine:
+        warmed(engine, deployed=deployment(prompt_set=prompts(per_desk=1, desks=("returns",))), ledger=ledger)
+
+        def forget(event: ProgressEvent) -> None:
+            if event.done == 9:
+                engine.flush()
+
+        found = only(warmed(engine, ledger=ledger, concurrency=1, progress=forget))
+        assert found.given_tokens
+        assert found.over_lower_bound is not None
+        assert found.over_lower_bound > 1.1
 
 
 def test_a_reload_in_between_voids_what_the_ledger_knows(ledger: Ledger) -> None:
