@@ -71,6 +71,11 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     hint: str | None = None
 
+    @property
+    def shown(self) -> str:
+        """The message, with the place before it where it does not name that itself."""
+        return self.message if self.where in self.message else f"{self.where}: {self.message}"
+
 
 def fault_of(error: KvreleaseError, *, where: str) -> Fault:
     """The fault that an error of ours tells."""

@@ -293,3 +293,9 @@ def test_a_fault_tells_what_the_error_told() -> None:
 def test_a_fault_survives_json() -> None:
     fault = fault_of(InputError("damaged"), where="a")
     assert msgspec.json.decode(msgspec.json.encode(fault), type=Fault) == fault
+
+
+def test_a_fault_names_its_place_once() -> None:
+    place = "http://a (llm.prod.svc)"
+    assert Fault(where=place, exit_code=5, message="no answer").shown == "http://a (llm.prod.svc): no answer"
+    assert Fault(where=place, exit_code=3, message=f"{place} is gone").shown == f"{place} is gone"

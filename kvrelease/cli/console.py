@@ -28,8 +28,7 @@ def say_error(error: KvreleaseError) -> None:
 
 def say_fault(fault: Fault) -> None:
     """What ended one part of a run early."""
-    is_named = fault.where in fault.message
-    _say("error", fault.message if is_named else f"{fault.where}: {fault.message}", hint=fault.hint)
+    _say("error", fault.shown, hint=fault.hint)
 
 
 def say_warning(text: str) -> None:

@@ -38,7 +38,7 @@ def _findings(
         if one.foreign_tokens:
             yield (
                 Verdict.FAIL,
-                f"{name_of(one)}: {one.foreign_tokens} cached tokens were there that, as far as this ledger knows, "
+                f"{one.shown}: {one.foreign_tokens} cached tokens were there that, as far as this ledger knows, "
                 f"this release did not compute; prewarming does not repair a dirty cache. {CLEAN_UP}. If only this "
                 "release's own traffic, or a run with another ledger, can have made them, kvrelease verify tells",
             )
@@ -46,12 +46,12 @@ def _findings(
         yield Verdict.INCONCLUSIVE, "no replica was prewarmed"
     for one in replicas:
         for why in _shortfalls(one, plan=plan, limits=limits):
-            yield Verdict.FAIL, f"{name_of(one)}: {why}"
+            yield Verdict.FAIL, f"{one.shown}: {why}"
     if interrupted:
         yield Verdict.INCONCLUSIVE, "interrupted; run it again, what is resident will not be computed twice"
     for one in replicas:
         for why in _open_questions(one, plan=plan, limits=limits):
-            yield Verdict.INCONCLUSIVE, f"{name_of(one)}: {why}"
+            yield Verdict.INCONCLUSIVE, f"{one.shown}: {why}"
     if unready:
         others = "the other one is warm" if len(replicas) == 1 else f"the other {len(replicas)} are warm"
         yield Verdict.INCONCLUSIVE, f"could not be asked: {', '.join(unready)}; {others}"
@@ -66,11 +66,6 @@ def _praise(replicas: Sequence[ReplicaResult]) -> str:
         )
     told = f"{rates[0]:.0%}" if rates[0] == rates[-1] else f"{rates[0]:.0%} to {rates[-1]:.0%}"
     return f"foreign hits 0; asked again, {told} of the cacheable tokens hit"
-
-
-def name_of(one: ReplicaResult) -> str:
-    """How people read which replica is meant."""
-    return one.url if one.rank is None else f"{one.url} (rank {one.rank})"
 
 
 def cannot_be_cached(plan: Plan) -> str | None:

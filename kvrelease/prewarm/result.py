@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kvrelease.artifacts import Artifact, Fault, ReleaseRef, Verdict
+from kvrelease.engines.base import shown_replica
 from kvrelease.prewarm.plan import Plan
 
 
@@ -91,6 +92,7 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         url: which one.
+        name: the name of which `url` is one address; None where the URL is what was given.
         rank: data-parallel rank, None where the engine has one cache.
         labels: what it claims about its weights; hints, never deciding.
         plan: what was to be sent; None where it is the plan of the report.
@@ -132,6 +134,7 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     url: str
+    name: str | None = None
     rank: int | None = None
     labels: dict[str, str] = {}
     plan: Plan | None = None
@@ -166,6 +169,11 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
     skipped: tuple[str, ...] = ()
     is_flushed: bool = False
     fault: Fault | None = None
+
+    @property
+    def shown(self) -> str:
+        """How people read which replica this is."""
+        return shown_replica(self.url, name=self.name, rank=self.rank)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,6 +238,7 @@ class ReplicaPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         url: which one.
+        name: the name of which `url` is one address; None where the URL is what was given.
         rank: data-parallel rank, None where the engine has one cache.
         plan: what would be sent; None where it is the plan of the report.
         resumed: of its requests, those that an earlier run has answered already.
@@ -237,10 +246,16 @@ class ReplicaPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     url: str
+    name: str | None = None
     rank: int | None = None
     plan: Plan | None = None
     resumed: int = 0
     seconds: float | None = None
+
+    @property
+    def shown(self) -> str:
+        """How people read which replica this is."""
+        return shown_replica(self.url, name=self.name, rank=self.rank)
 
 
 class PrewarmPlan(Artifact, frozen=True, kw_only=True, tag="kvrelease/prewarm-plan"):

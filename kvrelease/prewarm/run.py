@@ -221,6 +221,7 @@ def _replica_plan(
     bound = plan.lower_bound_tokens
     return ReplicaPlan(
         url=identity.url,
+        name=identity.name,
         rank=identity.rank,
         plan=None if plan == first else plan,
         resumed=len(done & frozenset(plan.order)),
@@ -239,7 +240,7 @@ def _notes(results: Sequence[ReplicaResult], plan: Plan) -> tuple[str, ...]:
     resumed = sum(one.resumed for one in results)
     if resumed:
         notes.append(f"an earlier run was cut short: {resumed} requests that it sent are not sent again")
-    restarted = [one.url for one in results if one.restarted]
+    restarted = [one.shown for one in results if one.restarted]
     if restarted:
         notes.append(
             f"an earlier run was cut short, and the engine process is another one by now, so everything is sent anew: "
@@ -247,12 +248,12 @@ def _notes(results: Sequence[ReplicaResult], plan: Plan) -> tuple[str, ...]:
         )
     for one in results:
         if one.slots:
-            notes.append(f"{one.url}: {_told_of_slots(one.slots)}")
+            notes.append(f"{one.shown}: {_told_of_slots(one.slots)}")
         if one.second is not None and one.second.counter_tokens is None and one.second.is_shared:
-            notes.append(f"{one.url}: other clients were on the engine: its counters are no second witness")
+            notes.append(f"{one.shown}: other clients were on the engine: its counters are no second witness")
         if one.throttled:
             notes.append(
-                f"{one.url}: requests in flight were lowered ({one.throttled} ×), because the server asked for it, "
+                f"{one.shown}: requests in flight were lowered ({one.throttled} ×), because the server asked for it, "
                 "its queue grew, or more of them did not make it faster"
             )
     return tuple(notes)

@@ -490,6 +490,7 @@ class Warming:
         has_bound = computed is not None and self.plan.lower_bound_tokens is not None
         return ReplicaResult(
             url=identity.url,
+            name=identity.name,
             rank=identity.rank,
             labels=identity.labels,
             plan=self.plan,

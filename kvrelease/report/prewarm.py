@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvrelease.prewarm.judge import name_of
 from kvrelease.prewarm.plan import KeySpaceCost, Plan
 from kvrelease.prewarm.result import Percentiles, PrewarmPlan, PrewarmReport, ReplicaPlan, ReplicaResult, SecondWitness
 from kvrelease.report.document import Block, Document, Facts, Notes, Table, Verdict, more_in_json, number, share, word
@@ -38,17 +37,8 @@ def prewarm_document(found: PrewarmReport) -> Document:
             )
         )
     blocks += _key_spaces(found.plan.key_spaces)
-    notes = [
-        one.fault.message if one.url in one.fault.message else f"{name_of(one)}: {one.fault.message}"
-        for one in found.replicas
-        if one.fault
-    ]
-    told = {one.fault for one in found.replicas if one.fault}
-    notes += [
-        fault.message if fault.where in fault.message else f"{fault.where}: {fault.message}"
-        for fault in found.faults
-        if fault not in told
-    ]
+    faults = dict.fromkeys((*(one.fault for one in found.replicas if one.fault), *found.faults))
+    notes = [fault.shown for fault in faults]
     notes += [_refused(one) for one in found.replicas if one.skipped]
     notes += [*_left_out(found.plan), *found.notes]
     if notes:
@@ -76,7 +66,7 @@ def plan_document(found: PrewarmPlan) -> Document:
         ),
         *_key_spaces(plan.key_spaces),
     ]
-    notes = [f"{fault.where}: {fault.message}" for fault in found.faults]
+    notes = [fault.shown for fault in found.faults]
     notes += [*_left_out(plan), *found.notes]
     notes.append("nothing was generated: this is --dry-run")
     blocks.append(Notes(title="Notes", lines=tuple(notes)))
@@ -102,7 +92,7 @@ def _cost(plan: Plan) -> tuple[tuple[str, str], ...]:
 def _row(one: ReplicaResult, plan: Plan) -> tuple[str, ...]:
     planned = one.planned or len((one.plan or plan).order)
     return (
-        name_of(one),
+        one.shown,
         f"{one.sent}/{planned}" + (f" +{one.resumed}" if one.resumed else ""),
         number(one.foreign_tokens),
         number(one.computed_tokens),
@@ -123,7 +113,7 @@ def _witnesses(first: str, second: SecondWitness | None) -> str:
 def _planned(one: ReplicaPlan, plan: Plan) -> tuple[str, ...]:
     own = one.plan or plan
     return (
-        one.url if one.rank is None else f"{one.url} (rank {one.rank})",
+        one.shown,
         f"{len(own.order)}" + (f", {one.resumed} of them done" if one.resumed else ""),
         number(own.sent_tokens),
         number(own.lower_bound_tokens),
@@ -166,7 +156,7 @@ def _left_out(plan: Plan) -> list[str]:
 
 
 def _refused(one: ReplicaResult) -> str:
-    return f"{name_of(one)}: refused as too long for its context, and left out: {_listed(one.skipped)}"
+    return f"{one.shown}: refused as too long for its context, and left out: {_listed(one.skipped)}"
 
 
 def _listed(ids: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ def record_document(found: Record) -> Document:
     notes = []
     if found.interrupted:
         notes.append("interrupted: prompts that are not listed in the artifact were not observed")
-    notes += [f"{fault.where}: {fault.message}" for fault in found.faults]
+    notes += [fault.shown for fault in found.faults]
     if found.foreign_tokens:
         notes.append("hits that this release did not compute: a baseline of what users got, but no golden record")
     if notes:

@@ -180,8 +180,9 @@ def test_errors_are_a_share_of_the_plan_and_decide_nothing_by_themselves() -> No
     assert verdict(changed(errors=1))[0] is Verdict.PASS
 
 
-def test_a_rank_is_named_with_its_url() -> None:
+def test_a_rank_and_a_name_are_told_with_the_url() -> None:
     assert "http://one:8000 (rank 3)" in verdict(changed(rank=3, foreign_tokens=16))[1]
+    assert verdict(changed(name="llm.prod.svc", foreign_tokens=16))[1].startswith("http://one:8000 (llm.prod.svc): ")
 
 
 def test_a_report_of_the_first_schema_is_still_read() -> None:
@@ -192,7 +193,7 @@ def test_a_report_of_the_first_schema_is_still_read() -> None:
         del report["plan"][name]
     for one in report["replicas"]:
         one["plan"] = report["plan"]
-        for name in ("planned", "second", "resumed", "over_lower_bound", "given_tokens", "miss_causes"):
+        for name in ("planned", "name", "second", "resumed", "over_lower_bound", "given_tokens", "miss_causes"):
             del one[name]
     found = from_json(json.dumps(report).encode(), PrewarmReport, source="old.json")
     assert (found.schema, found.replicas[0].sent, found.plan.prompts) == (1, 3, 66)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from kvrelease.artifacts import Artifact
+from kvrelease.artifacts import Artifact, Fault
 from kvrelease.demo.figures import Kept
 from kvrelease.engines.base import EngineKind
 from kvrelease.release.diff_record import ConfigChange
@@ -83,6 +83,14 @@ def test_an_unknown_replica_shows_no_zero() -> None:
     page = render_text(page_of(builders.prewarm(replicas=(builders.unknown_replica(builders.REPLICA),))))
     (row,) = [line for line in page.splitlines() if line.startswith(f"  {builders.REPLICA} ")]
     assert row.split() == [builders.REPLICA, "1/3", *["?"] * 4, "→", *["?"] * 3, "nobody"]
+
+
+def test_an_address_of_a_name_is_told_with_the_name_on_every_line_about_it() -> None:
+    place = "http://10.0.0.3:8000 (llm.prod.svc)"
+    fault = Fault(where=place, exit_code=5, message="POST http://10.0.0.3:8000/v1/completions: no answer")
+    one = builders.replica("http://10.0.0.3:8000", name="llm.prod.svc", fault=fault, skipped=("long",))
+    lines = render_text(page_of(builders.prewarm(replicas=(one,), faults=(fault,))), width=200).splitlines()
+    assert sum(place in line for line in lines) == 3, "its row, its fault once, and what it refused"
 
 
 def test_a_record_that_was_cut_short_says_so() -> None:
