@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -16,6 +15,7 @@ from kvrelease.binding.ranks import prove_ranks, rank_fault
 from kvrelease.binding.unready import Unready, require_one_ready
 from kvrelease.engines.base import EngineClient
 from kvrelease.errors import KvreleaseError
+from kvrelease.fleet.names import AddressChange
 from kvrelease.ledger.store import Ledger
 from kvrelease.prewarm.flushing import Flushing
 from kvrelease.prewarm.journal import Journal, JournalKey
@@ -28,19 +28,7 @@ from kvrelease.prewarm.watch import Watch
 from kvrelease.progress import Progress, silent
 from kvrelease.workload.key_space import salt_mark
 
-# The share of cacheable tokens that a warm replica must serve from its cache; --min-hit-rate changes it.
-DEFAULT_MIN_HIT_RATE = Limits().min_hit_rate
-
-
-class Change(Protocol):
-    """An address that came or went while the run went on."""
-
-    @property
-    def fault(self) -> Fault:
-        """As part of the report."""
-
-
-Changes = Callable[[], Awaitable[Sequence[Change]]]
+Changes = Callable[[], Awaitable[Sequence[AddressChange]]]
 
 
 def journal_key(deployment: Deployment) -> JournalKey:

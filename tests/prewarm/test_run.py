@@ -14,14 +14,17 @@ import pytest
 from kvrelease.artifacts import Verdict
 from kvrelease.engines.base import EngineClient, EngineKind, Request, Route
 from kvrelease.errors import Unreachable
+from kvrelease.fleet.opening import Fleet
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.prewarm.journal import Journal
 from kvrelease.prewarm.plan import Plan
-from kvrelease.prewarm.result import PrewarmReport, ReplicaResult
-from kvrelease.prewarm.run import journal_key, prewarm
+from kvrelease.prewarm.result import PrewarmPlan, PrewarmReport, ReplicaResult
+from kvrelease.prewarm.run import journal_key, plan_only, prewarm
 from kvrelease.progress import ProgressEvent
 from tests.engines.clients import ask, identity, use
 from tests.engines.scripted import Break, Generation, ScriptedEngine
+from tests.fleet.names import NAME, Resolver
+from tests.fleet.test_opening import reached, with_fleet
 from tests.verify.deployments import (
     chat_body,
     deployment,
@@ -328,6 +331,21 @@ def test_a_name_that_is_gone_at_the_end_costs_no_result(ledger: Ledger) -> None:
         assert [fault.exit_code for fault in report.faults] == [5]
         assert only(report).hit_rate_after == 1.0
         assert [event.command for event in ledger.events()] == ["prewarm"]
+
+
+def test_an_address_of_a_name_is_told_with_the_name(resolver: Resolver, ledger: Ledger) -> None:
+    with ScriptedEngine(release="new") as engine:
+        resolver.addresses[NAME] = ["127.0.0.1"]
+        serve_users(engine)
+
+        async def main(fleet: Fleet) -> tuple[PrewarmReport, PrewarmPlan]:
+            planned = await plan_only(fleet.engines, deployment=deployment(), ledger=ledger)
+            return await prewarm(fleet.engines, deployment=deployment(), ledger=ledger), planned
+
+        report, planned = with_fleet(reached(f"dns+http://{NAME}:{engine.port}"), main)
+        place = f"http://127.0.0.1:{engine.port} ({NAME})"
+        assert report.reason.startswith(f"{place}: ")
+        assert [one.shown for one in (*report.replicas, *planned.replicas)] == [place, place]
 
 
 # --- budget, Ctrl-C, resuming ---------------------------------------------------------------------------------------

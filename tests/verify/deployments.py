@@ -17,7 +17,7 @@ from kvrelease.ledger.store import Ledger
 from kvrelease.prewarm.journal import Journal
 from kvrelease.prewarm.result import Limits as Wanted
 from kvrelease.prewarm.result import PrewarmReport
-from kvrelease.prewarm.run import DEFAULT_MIN_HIT_RATE, prewarm
+from kvrelease.prewarm.run import prewarm
 from kvrelease.progress import Progress, silent
 from kvrelease.verify.evidence import Limits
 from kvrelease.verify.judge import VerifyReport
@@ -121,7 +121,7 @@ def warmed(
     deployed: Deployment | None = None,
     ledger: Ledger | None = None,
     concurrency: int = 4,
-    min_hit_rate: float = DEFAULT_MIN_HIT_RATE,
+    min_hit_rate: float = Wanted().min_hit_rate,
     allows_flush: bool = False,
     budget_s: float | None = None,
     budget_tokens: int | None = None,
