@@ -262,7 +262,6 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
         running_requests: requests in flight now, None when not told.
         waiting_requests: requests that wait for the engine now, None when not told.
         preemptions: requests that lost their blocks to others while they ran, None when not told.
-        evicted_tokens: tokens that left the cache for room, None when not told.
     """
 
     queried_tokens: float
@@ -271,7 +270,6 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     running_requests: float | None = None
     waiting_requests: float | None = None
     preemptions: float | None = None
-    evicted_tokens: float | None = None
 
     @property
     def all_cached_tokens(self) -> float:
@@ -295,7 +293,6 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
             running_requests=self.running_requests,
             waiting_requests=self.waiting_requests,
             preemptions=_growth(earlier.preemptions, self.preemptions),
-            evicted_tokens=_growth(earlier.evicted_tokens, self.evicted_tokens),
         )
 
 

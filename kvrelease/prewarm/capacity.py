@@ -20,13 +20,11 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         senders: ids in the order of what each saves for what it costs: one for every branch that is kept.
         dropped: prompts that are not resident in whole afterwards, least valuable first.
-        value: tokens that traffic saves, each prompt's times its weight.
         share: of all tokens of traffic, those it saves when the kept blocks are resident, 0 to 1.
     """
 
     senders: tuple[str, ...]
     dropped: tuple[str, ...]
-    value: float
     share: float
 
 
@@ -75,7 +73,6 @@ def keep(tree: PrefixTree, *, weights: Mapping[str, float], room_blocks: int | N
     return Kept(
         senders=senders,
         dropped=tuple(sorted(left_out, key=lambda prompt_id: (worth.way(prompt_id), prompt_id))),
-        value=value,
         share=value / traffic if traffic else 0.0,
     )
 
@@ -118,16 +115,13 @@ class _Worth:
         return frozenset(chosen)
 
     def ordered(self, prompt_ids: Collection[str]) -> tuple[str, ...]:
-        """The prompts by what each adds for each token that it costs: a run that is cut short then loses the least.
-
-        A prompt of whole blocks comes before those that extend it: its last block is theirs.
-        """
+        """The prompts by what each adds for each token that it costs: a run that is cut short then loses the least."""
         resident: set[int] = set()
         order = []
         for prompt_id, added, _ in self._best_first(sorted(prompt_ids), resident, per_block=True):
             resident.update(added)
             order.append(prompt_id)
-        return _shorter_first(self._tree, order)
+        return tuple(order)
 
     def _best_first(self, candidates: Sequence[str], resident: set[int], *, per_block: bool) -> _BestFirst:
         return _BestFirst(self._tree, self._saved, candidates, resident, per_block=per_block)
@@ -159,9 +153,9 @@ class _BestFirst:
     def __next__(self) -> tuple[str, tuple[int, ...], int]:
         """Id, segments that it adds, and blocks of its end that stay in the cache and are nobody's prefix."""
         while self._heap:
-            known, prompt_id = heapq.heappop(self._heap)
+            _, prompt_id = heapq.heappop(self._heap)
             score, added = self._score(prompt_id)
-            if self._heap and (-score, prompt_id) > self._heap[0] and -score != known:
+            if self._heap and (-score, prompt_id) > self._heap[0]:
                 heapq.heappush(self._heap, (-score, prompt_id))
                 continue
             return prompt_id, added, _tail_blocks(self._tree, prompt_id)
@@ -203,20 +197,3 @@ def _without_covered(tree: PrefixTree, chosen: frozenset[str]) -> tuple[str, ...
     """The chosen, without those whose whole way another of them goes as well."""
     parents = {tree.segments[index].parent for index in tree.covered(chosen)}
     return tuple(sorted(prompt_id for prompt_id in chosen if tree.branches[prompt_id].segment not in parents))
-
-
-def _shorter_first(tree: PrefixTree, order: Sequence[str]) -> tuple[str, ...]:
-    """The order, but a prompt whose last block begins a segment stands before the first that goes through it."""
-    begins: dict[int, list[str]] = {}
-    for prompt_id in order:
-        begun = tree.branches[prompt_id].continued_by
-        if begun is not None:
-            begins.setdefault(begun, []).append(prompt_id)
-    if not begins:
-        return tuple(order)
-    found: dict[str, None] = {}
-    for prompt_id in order:
-        for segment in tree.path(prompt_id):
-            found.update(dict.fromkeys(begins.get(segment.index, ())))
-        found[prompt_id] = None
-    return tuple(found)

@@ -85,11 +85,6 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     begun: frozenset[str] = frozenset()
     is_of_another_process: bool = False
 
-    @property
-    def is_empty(self) -> bool:
-        """Nothing is known to be there."""
-        return not self.done and not self.begun
-
 
 class Journal:
     """An open journal. Use as a context manager; whoever opens closes.

@@ -43,11 +43,6 @@ class Schedule:
         return self._left
 
     @property
-    def in_flight(self) -> tuple[str, ...]:
-        """Started, and neither finished nor given up."""
-        return tuple(self._owned)
-
-    @property
     def is_over(self) -> bool:
         """Nothing is left, and nothing in flight."""
         return not self._left and not self._owned

@@ -106,11 +106,6 @@ class PrefixTree(msgspec.Struct, frozen=True, kw_only=True):
         """Segments that none continues: whoever sends one prompt through each has sent every block."""
         return tuple(segment for segment in self.segments if segment.is_leaf)
 
-    @property
-    def shared(self) -> tuple[Segment, ...]:
-        """Segments that two prompts or more go through."""
-        return tuple(segment for segment in self.segments if segment.prompts > 1)
-
     def prompts_through(self, segment: Segment) -> tuple[str, ...]:
         """Ids of the prompts that go through a segment, in `order`."""
         return self.order[segment.first : segment.last]

@@ -51,7 +51,7 @@ def test_a_shared_system_prompt_becomes_one_segment() -> None:
     assert tree.shared_tokens("a", "b") == 64
     assert [s.end_tokens for s in tree.path("b")] == [64, 96]
     assert (tree.prompt_tokens, tree.cacheable_tokens) == (104 + 104 + 10, 96 + 96)
-    assert [s.index for s in tree.shared] == [0]
+    assert [s.index for s in tree.segments if s.prompts > 1] == [0]
 
 
 def test_a_prefix_shared_within_a_block_is_not_shared() -> None:
