@@ -112,7 +112,7 @@ def simulate(
     caches: Sequence[Cache[H]],
     *,
     block_tokens: int,
-    routing: Routing = Routing.ROUND_ROBIN,
+    routing: Routing | Route = Routing.ROUND_ROBIN,
     seed: int = 0,
     concurrency: int = 1,
     pace: Pace | None = None,
@@ -123,8 +123,8 @@ def simulate(
         traffic: read once, one request at a time.
         caches: [replicas] one each; warm ones may be given.
         block_tokens: of a block; 1 for slots of token ids.
-        routing: which replica a request goes to.
-        seed: of random routing.
+        routing: which replica a request goes to: a named policy, or one of your own (`routing.Target` is what it sees).
+        seed: of a named policy.
         concurrency: requests in flight in all, or with `pace.follows_arrivals` on each replica, others wait there.
         pace: how long requests take; by default, with more than one in flight, that of `Pace()`.
 
@@ -132,7 +132,7 @@ def simulate(
         Hits per request and the figures; memory beyond the caches grows by 8 bytes a request.
     """
     assert concurrency >= 1, "somebody has to be served"
-    route = route_by(routing, seed=seed)
+    route = route_by(routing, seed=seed) if isinstance(routing, Routing) else routing
     run = _Run(caches, block_tokens=block_tokens, route=route, pace=pace or Pace(), limit=concurrency)
     if concurrency == 1 and pace is None:
         run.one_by_one(traffic)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from kvrelease.simulator.cache import BlockCache
-from kvrelease.simulator.routing import Routing, route_by
+from kvrelease.simulator.routing import Routing, Target, route_by
 from kvrelease.simulator.simulate import Pace, simulate
 from kvrelease.simulator.traffic import SimulatedRequest
 
@@ -61,6 +63,19 @@ def test_each_policy_serves_every_request_once(routing: Routing) -> None:
     caches = [BlockCache(16) for _ in range(3)]
     found = simulate(traffic, caches, block_tokens=16, routing=routing, concurrency=6, pace=Pace())
     assert len(found.hit_tokens) == sum(replica.requests for replica in found.replicas) == 60
+
+
+def test_a_policy_of_ones_own_is_a_function_of_the_request_and_the_replicas() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def to_the_last(request: SimulatedRequest, replicas: Sequence[Target]) -> int:
+        seen.append(tuple(replica.would_hit(request) for replica in replicas))
+        return len(replicas) - 1
+
+    traffic = [SimulatedRequest(blocks=(1, 2))] * 3
+    found = simulate(traffic, [BlockCache(16), BlockCache(16)], block_tokens=16, routing=to_the_last)
+    assert [replica.requests for replica in found.replicas] == [0, 3]
+    assert seen == [(0, 0), (0, 2), (0, 2)]
 
 
 def test_routing_that_keeps_a_prefix_on_one_replica_hits_more_than_one_that_spreads_it() -> None:
