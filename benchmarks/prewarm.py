@@ -43,7 +43,7 @@ from kvrelease.prewarm.journal import Journal
 from kvrelease.prewarm.plan import Plan
 from kvrelease.prewarm.result import PrewarmReport
 from kvrelease.prewarm.run import journal_key, prewarm
-from kvrelease.simulator.cache import BlockCache
+from kvrelease.simulator.cache import SimulatedBlocks
 from kvrelease.workload.prompt_set import Prompt, PromptKind, PromptSet
 
 PREFIXES = 12
@@ -391,7 +391,7 @@ def _keys(ids: tuple[int, ...], block_tokens: int) -> list[tuple[int, ...]]:
     return [ids[:end] for end in range(block_tokens, len(ids) + 1, block_tokens)]
 
 
-def _sent(cache: BlockCache, ids: tuple[int, ...], block_tokens: int) -> int:
+def _sent(cache: SimulatedBlocks, ids: tuple[int, ...], block_tokens: int) -> int:
     """Cached tokens of one request."""
     blocks = cache.request(
         _keys(ids, block_tokens), hit_limit=(len(ids) - 1) // block_tokens, tail_blocks=int(len(ids) % block_tokens > 0)
@@ -410,7 +410,7 @@ def _simulated(
     traffic: int,
 ) -> float:
     """Hit rate on the same traffic of a simulated cache that was sent these prompts, one after another."""
-    cache = BlockCache(blocks - 1)
+    cache = SimulatedBlocks(blocks - 1)
     for name in order:
         _sent(cache, tokens[name], block_tokens)
     asked = [tokens[prompt.id] for prompt in _traffic(prompts, count=traffic)]

@@ -23,7 +23,7 @@ import msgspec
 
 from benchmarks.timing import machine
 from kvrelease.selection.cutting import TEXT_BLOCK_CHARACTERS, Cutter, Unit
-from kvrelease.simulator.cache import BlockCache
+from kvrelease.simulator.cache import SimulatedBlocks
 from kvrelease.simulator.simulate import Simulation, simulate
 from kvrelease.simulator.traffic import SimulatedRequest
 from kvrelease.workload.loading import load_prompt_set
@@ -138,7 +138,7 @@ def rate(found: Simulation) -> float:
 
 def warmed(prompts: Sequence[SimulatedRequest], traffic: Sequence[SimulatedRequest]) -> Simulation:
     """Traffic after a set, most valuable prompts last, as a touch pass leaves them."""
-    cache = BlockCache(CAPACITY_BLOCKS)
+    cache = SimulatedBlocks(CAPACITY_BLOCKS)
     simulate(reversed(prompts), [cache], block_tokens=TEXT_BLOCK_CHARACTERS)
     return simulate(traffic, [cache], block_tokens=TEXT_BLOCK_CHARACTERS)
 

@@ -77,8 +77,8 @@ class Score(msgspec.Struct, kw_only=True):
 
         Args:
             cut: the request.
-            sketch: planned, see `planning.plan`.
-            unit_weight: as planned.
+            sketch: after `chosen_set.choose_set`.
+            unit_weight: that it was chosen with.
             weight: requests that it stands for.
         """
         self.sums.add(cut, weight=weight)

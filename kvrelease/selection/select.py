@@ -14,9 +14,9 @@ import msgspec
 
 from kvrelease.errors import InputError, TrafficLogError
 from kvrelease.selection.budget import Budget
+from kvrelease.selection.chosen_set import ChosenSet, choose_set
 from kvrelease.selection.cutting import Cutter, Encode, Unit, cutter_for
 from kvrelease.selection.evaluate import Score, Sums
-from kvrelease.selection.planning import Planned, plan
 from kvrelease.selection.result import CurvePoint, SelectedPrompt, Selection
 from kvrelease.selection.sketch import DEFAULT_MAX_BLOCKS, PrefixSketch
 from kvrelease.selection.split import Split, SplitBy, split_by
@@ -80,10 +80,10 @@ def select(
             f"selecting from the log {source}: every request is held out", hint="give a smaller --holdout"
         )
     sketch = counted.sketch
-    planned = plan(sketch, budget, block=cutter.block, unit_weight=counted.unit_weight)
-    held_out = Score(sums=Sums(), hits=[0.0] * len(planned.choice.chosen))
-    requests = _fetch(open_log, cutter, split, counted=counted, planned=planned, held_out=held_out, source=source)
-    chosen_from = Score(sums=counted.sums, hits=list(planned.hits), known=planned.worthwhile)
+    chosen_set = choose_set(sketch, budget, block=cutter.block, unit_weight=counted.unit_weight)
+    held_out = Score(sums=Sums(), hits=[0.0] * len(chosen_set.choice.chosen))
+    requests = _fetch(open_log, cutter, split, counted=counted, chosen_set=chosen_set, held_out=held_out, source=source)
+    chosen_from = Score(sums=counted.sums, hits=list(chosen_set.hits), known=chosen_set.worthwhile)
     return Selected(
         report=Selection(
             source=source,
@@ -95,15 +95,15 @@ def select(
             split=split.by,
             seed=seed,
             budget=budget,
-            prompts=_prompts(planned, requests),
+            prompts=_prompts(chosen_set, requests),
             chosen_from=chosen_from.traffic(cutter.block),
             held_out=None if split.by is SplitBy.NONE else held_out.traffic(cutter.block),
-            curve=_curve(planned, chosen_from, held_out, block=cutter.block),
-            proved_share=planned.choice.proved_share,
+            curve=_curve(chosen_set, chosen_from, held_out, block=cutter.block),
+            proved_share=chosen_set.choice.proved_share,
             undercount=sketch.undercount,
             key_spaces=len({key_space(model=one.model, salt=one.salt) for one in requests}),
             uncacheable_weight=counted.uncacheable_weight,
-            warnings=_warnings(cutter, planned, counted),
+            warnings=_warnings(cutter, chosen_set, counted),
         ),
         requests=() if cutter.is_trace else requests,
     )
@@ -195,12 +195,12 @@ def _fetch(
     split: Split,
     *,
     counted: _Counted,
-    planned: Planned,
+    chosen_set: ChosenSet,
     held_out: Score,
     source: str,
 ) -> tuple[LoggedRequest, ...]:
     """[chosen] the requests; adds the held-out ones to `held_out` as they pass by."""
-    chosen = planned.choice.chosen
+    chosen = chosen_set.choice.chosen
     ranks = {one.prompt: rank for rank, one in enumerate(chosen)}
     found: dict[int, LoggedRequest] = {}
     is_held_out = split.judge()
@@ -209,7 +209,7 @@ def _fetch(
         requests += 1
         if is_held_out(request):
             cut = cutter.cut(request)
-            held_out.add(cut, counted.sketch, unit_weight=planned.unit_weight, weight=request.weight)
+            held_out.add(cut, counted.sketch, unit_weight=chosen_set.unit_weight, weight=request.weight)
         elif index in ranks:
             if cutter.cut(request).length != chosen[ranks[index]].length:
                 raise _changed(source)
@@ -225,10 +225,10 @@ def _changed(source: str) -> InputError:
     )
 
 
-def _prompts(planned: Planned, requests: tuple[LoggedRequest, ...]) -> tuple[SelectedPrompt, ...]:
+def _prompts(chosen_set: ChosenSet, requests: tuple[LoggedRequest, ...]) -> tuple[SelectedPrompt, ...]:
     ids = DistinctIds()
     prompts = []
-    for chosen, weight, request in zip(planned.choice.chosen, planned.weights, requests, strict=True):
+    for chosen, weight, request in zip(chosen_set.choice.chosen, chosen_set.weights, requests, strict=True):
         stem = "request" if request.place.line is None else f"line-{request.place.line}"
         prompts.append(
             SelectedPrompt(
@@ -243,8 +243,8 @@ def _prompts(planned: Planned, requests: tuple[LoggedRequest, ...]) -> tuple[Sel
     return tuple(prompts)
 
 
-def _curve(planned: Planned, chosen_from: Score, held_out: Score, *, block: int) -> tuple[CurvePoint, ...]:
-    chosen = planned.choice.chosen
+def _curve(chosen_set: ChosenSet, chosen_from: Score, held_out: Score, *, block: int) -> tuple[CurvePoint, ...]:
+    chosen = chosen_set.choice.chosen
     sizes = sorted({step * 10**power for power in range(9) for step in _STEPS if step * 10**power < len(chosen)})
     sizes = [*sizes, len(chosen)] if chosen else []
     lengths, blocks = [0], [0]
@@ -258,7 +258,7 @@ def _curve(planned: Planned, chosen_from: Score, held_out: Score, *, block: int)
     )
 
 
-def _warnings(cutter: Cutter, planned: Planned, counted: _Counted) -> tuple[str, ...]:
+def _warnings(cutter: Cutter, chosen_set: ChosenSet, counted: _Counted) -> tuple[str, ...]:
     warnings = []
     if not cutter.is_trace and cutter.unit is Unit.CHARACTERS:
         warnings.append(
@@ -269,7 +269,7 @@ def _warnings(cutter: Cutter, planned: Planned, counted: _Counted) -> tuple[str,
             f"{counted.unknown} requests have a length that is not known (images, or the chat template refuses them): "
             "nothing of them is counted"
         )
-    if not planned.choice.chosen:
+    if not chosen_set.choice.chosen:
         warnings.append("nothing was chosen: no beginning of a whole block comes back in this log, or none fits")
     if counted.sketch.undercount:
         warnings.append(

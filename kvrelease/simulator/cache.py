@@ -40,7 +40,7 @@ class Hold:
         self.answer_blocks = answer  # held, and cached afterwards under keys that nobody asks for
 
 
-class BlockCache:
+class SimulatedBlocks:
     """Blocks of one replica; the least recently used go first, tails before what they continue.
 
     vLLM's rules, followed to the block: free blocks stand in one queue. Whoever needs one takes the head; what was

@@ -25,7 +25,7 @@ class Target(Protocol):
         """Leading blocks of a request that are cached there now."""
 
 
-Route = Callable[[SimulatedRequest, Sequence[Target]], int]
+Router = Callable[[SimulatedRequest, Sequence[Target]], int]
 
 
 class Routing(enum.StrEnum):
@@ -43,7 +43,7 @@ class Routing(enum.StrEnum):
 PREFIX_AWARE_SLACK = 8
 
 
-def route_by(routing: Routing, *, seed: int = 0, slack: int = PREFIX_AWARE_SLACK) -> Route:
+def route_by(routing: Routing, *, seed: int = 0, slack: int = PREFIX_AWARE_SLACK) -> Router:
     """The policy of a name.
 
     - `round-robin`: one after the other.

@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from kvrelease.simulator.routing import Route, Routing, route_by
+from kvrelease.simulator.routing import Router, Routing, route_by
 from kvrelease.simulator.traffic import RequestSize, SimulatedRequest
 
 
@@ -29,7 +29,7 @@ H = TypeVar("H", bound=Holding)
 
 
 class Cache(Protocol[H]):
-    """What a simulated replica caches with: `BlockCache`, `SlotCache`."""
+    """What a simulated replica caches with: `SimulatedBlocks`, `SlotCache`."""
 
     evicted: int
 
@@ -53,7 +53,7 @@ class Cache(Protocol[H]):
         """It is over."""
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
+class Speeds(msgspec.Struct, frozen=True, kw_only=True):
     """How long requests take, which decides who overlaps whom.
 
     Attributes:
@@ -112,10 +112,10 @@ def simulate(
     caches: Sequence[Cache[H]],
     *,
     block_tokens: int,
-    routing: Routing | Route = Routing.ROUND_ROBIN,
+    routing: Routing | Router = Routing.ROUND_ROBIN,
     seed: int = 0,
     concurrency: int = 1,
-    pace: Pace | None = None,
+    speeds: Speeds | None = None,
 ) -> Simulation:
     """Sends traffic through replicas.
 
@@ -125,18 +125,18 @@ def simulate(
         block_tokens: of a block; 1 for slots of token ids.
         routing: which replica a request goes to: a named policy, or one of your own (`routing.Target` is what it sees).
         seed: of a named policy.
-        concurrency: requests in flight in all, or with `pace.follows_arrivals` on each replica, others wait there.
-        pace: how long requests take; by default, with more than one in flight, that of `Pace()`.
+        concurrency: requests in flight in all, or with `speeds.follows_arrivals` on each replica, others wait there.
+        speeds: how long requests take; by default, with more than one in flight, that of `Speeds()`.
 
     Returns:
         Hits per request and the figures; memory beyond the caches grows by 8 bytes a request.
     """
     assert concurrency >= 1, "somebody has to be served"
     route = route_by(routing, seed=seed) if isinstance(routing, Routing) else routing
-    run = _Run(caches, block_tokens=block_tokens, route=route, pace=pace or Pace(), limit=concurrency)
-    if concurrency == 1 and pace is None:
+    run = _Run(caches, block_tokens=block_tokens, route=route, speeds=speeds or Speeds(), limit=concurrency)
+    if concurrency == 1 and speeds is None:
         run.one_by_one(traffic)
-    elif pace is not None and pace.follows_arrivals:
+    elif speeds is not None and speeds.follows_arrivals:
         run.as_they_came(traffic)
     else:
         run.closed_loop(traffic)
@@ -215,10 +215,12 @@ class _Replica(Generic[H]):
 class _Run(Generic[H]):
     """One simulation under way."""
 
-    def __init__(self, caches: Sequence[Cache[H]], *, block_tokens: int, route: Route, pace: Pace, limit: int) -> None:
+    def __init__(
+        self, caches: Sequence[Cache[H]], *, block_tokens: int, route: Router, speeds: Speeds, limit: int
+    ) -> None:
         self._replicas = [_Replica(cache, block_tokens=block_tokens) for cache in caches]
         self._route = route
-        self._pace = pace
+        self._speeds = speeds
         self._limit = limit
         self._block_tokens = block_tokens
         self._now_s = 0.0
@@ -286,9 +288,9 @@ class _Run(Generic[H]):
             replica.waiting.popleft()
             self._count(number, request, admitted)
             if admitted.hold is not None:
-                prefill_s = (admitted.size.tokens - admitted.hit_tokens) / self._pace.prefill_tokens_per_s
+                prefill_s = (admitted.size.tokens - admitted.hit_tokens) / self._speeds.prefill_tokens_per_s
                 ready_s = self._now_s + prefill_s
-                over_s = ready_s + request.answer_tokens / self._pace.decode_tokens_per_s
+                over_s = ready_s + request.answer_tokens / self._speeds.decode_tokens_per_s
                 self._schedule(ready_s, index, admitted.hold, is_over=False)
                 self._schedule(over_s, index, admitted.hold, is_over=True)
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kvrelease.simulator.cache import BlockCache
+from kvrelease.simulator.cache import SimulatedBlocks
 from kvrelease.simulator.simulate import simulate
 from kvrelease.simulator.traffic import SimulatedRequest, request_of_tokens
 from tests.live.conftest import Pair
@@ -64,7 +64,7 @@ def cached_tokens(reply: httpx.Response) -> int:
 def test_one_after_the_other_each_request_hits_what_the_simulator_says(server: Server) -> None:
     asked = prompts_and_answers(seed=7)
     traffic = [request_of_tokens(tokens, block_tokens=BLOCK_TOKENS, answer_tokens=n) for tokens, n in asked]
-    expected = simulate(traffic, [BlockCache(USABLE_BLOCKS)], block_tokens=BLOCK_TOKENS)
+    expected = simulate(traffic, [SimulatedBlocks(USABLE_BLOCKS)], block_tokens=BLOCK_TOKENS)
     assert expected.evicted > 100, "the cache must be too small, or nothing is compared"
     with httpx.Client(base_url=server.url, timeout=120, trust_env=False) as client:
         found = [cached_tokens(client.post("/v1/completions", json=body(*one, salt="one-by-one"))) for one in asked]
@@ -84,6 +84,6 @@ def test_requests_that_come_together_share_what_is_still_computed(server: Server
 
     found = asyncio.run(together())
     traffic: list[SimulatedRequest] = [request_of_tokens(one, block_tokens=BLOCK_TOKENS) for one in asked]
-    cache = BlockCache(USABLE_BLOCKS, hits_in_flight=True)
+    cache = SimulatedBlocks(USABLE_BLOCKS, hits_in_flight=True)
     expected = simulate(traffic, [cache], block_tokens=BLOCK_TOKENS, concurrency=8)
     assert sorted(found) == sorted(expected.hit_tokens) == [0, *[len(prefix)] * 7]

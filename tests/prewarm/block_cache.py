@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from kvrelease.simulator.cache import BlockCache, Hold
+from kvrelease.simulator.cache import Hold, SimulatedBlocks
 
 
 class OverlappingCache:
@@ -16,7 +16,7 @@ class OverlappingCache:
 
     def __init__(self, *, blocks: int, block_tokens: int) -> None:
         # Of what an engine says it has, it never hands out one.
-        self._cache = BlockCache(blocks - 1)
+        self._cache = SimulatedBlocks(blocks - 1)
         self._block_tokens = block_tokens
         self._flying: dict[object, Hold] = {}
         self.computed_tokens = 0

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from kvrelease.simulator.cache import BlockCache, Hold
+from kvrelease.simulator.cache import Hold, SimulatedBlocks
 from tests.simulator.naive import Flight, NaiveCache
 
 
@@ -23,7 +23,7 @@ def test_it_evicts_what_an_independent_model_of_vllm_evicts(hits_in_flight: bool
     for seed in range(80):
         rng = random.Random(seed)
         capacity = rng.randint(1, 24)
-        cache = BlockCache(capacity, hits_in_flight=hits_in_flight)
+        cache = SimulatedBlocks(capacity, hits_in_flight=hits_in_flight)
         naive = NaiveCache(capacity, hits_in_flight=hits_in_flight)
         flying: list[tuple[Hold, Flight, int]] = []
         for _ in range(60):
@@ -56,7 +56,7 @@ def test_one_request_at_a_time_equals_the_same_one_in_steps() -> None:
     for seed in range(80):
         rng = random.Random(seed)
         capacity = rng.randint(1, 20)
-        cache, naive = BlockCache(capacity), NaiveCache(capacity, hits_in_flight=False)
+        cache, naive = SimulatedBlocks(capacity), NaiveCache(capacity, hits_in_flight=False)
         for _ in range(60):
             blocks = prompt(rng)
             limit = rng.choice((None, len(blocks) - 1 if blocks else 0, 2))
@@ -71,14 +71,14 @@ def test_one_request_at_a_time_equals_the_same_one_in_steps() -> None:
 
 
 def test_a_prefix_outlives_what_continues_it() -> None:
-    cache = BlockCache(5)
+    cache = SimulatedBlocks(5)
     assert cache.request(["a", "ab", "abc", "abcd"]) == 0
     assert cache.request(["x", "xy"]) == 0  # takes the blank block and the tails of the first prompt
     assert cache.peek(["a", "ab", "abc", "abcd"]) == 2
 
 
 def test_a_block_in_use_is_not_evicted_and_a_request_without_room_waits() -> None:
-    cache = BlockCache(4)
+    cache = SimulatedBlocks(4)
     first = cache.begin(["a", "ab"])
     assert first is not None
     assert cache.begin(["x", "xy"], tail_blocks=0) is None
@@ -89,7 +89,7 @@ def test_a_block_in_use_is_not_evicted_and_a_request_without_room_waits() -> Non
 
 def test_blocks_that_are_still_computed_do_not_hit_unless_the_engine_says_so() -> None:
     for hits_in_flight, expected in ((False, 0), (True, 2)):
-        cache = BlockCache(8, hits_in_flight=hits_in_flight)
+        cache = SimulatedBlocks(8, hits_in_flight=hits_in_flight)
         first = cache.begin(["a", "ab"])
         second = cache.begin(["a", "ab", "abx"])
         assert first is not None
@@ -100,14 +100,14 @@ def test_blocks_that_are_still_computed_do_not_hit_unless_the_engine_says_so() -
 
 
 def test_a_prompt_of_whole_blocks_leaves_a_second_copy_of_its_last_one() -> None:
-    cache = BlockCache(8)
+    cache = SimulatedBlocks(8)
     cache.request(["a", "ab"], hit_limit=1, tail_blocks=0)
     assert cache.request(["a", "ab"], hit_limit=1, tail_blocks=0) == 1
     assert cache.cached_blocks == 3
 
 
 def test_a_request_larger_than_the_cache_is_refused_and_changes_nothing() -> None:
-    cache = BlockCache(2)
+    cache = SimulatedBlocks(2)
     cache.request(["a"])
     assert cache.request(["x", "xy", "xyz"]) is None
     assert cache.peek(["a"]) == 1

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from kvrelease.simulator.cache import BlockCache
+from kvrelease.simulator.cache import SimulatedBlocks
 from kvrelease.simulator.routing import Routing, Target, route_by
-from kvrelease.simulator.simulate import Pace, simulate
+from kvrelease.simulator.simulate import Speeds, simulate
 from kvrelease.simulator.traffic import SimulatedRequest
 
 
@@ -60,8 +60,8 @@ def test_prefix_aware_takes_the_longest_hit_unless_that_replica_is_too_busy() ->
 @pytest.mark.parametrize("routing", Routing)
 def test_each_policy_serves_every_request_once(routing: Routing) -> None:
     traffic = [SimulatedRequest(blocks=(n % 3, 100 + n), session=str(n % 5)) for n in range(60)]
-    caches = [BlockCache(16) for _ in range(3)]
-    found = simulate(traffic, caches, block_tokens=16, routing=routing, concurrency=6, pace=Pace())
+    caches = [SimulatedBlocks(16) for _ in range(3)]
+    found = simulate(traffic, caches, block_tokens=16, routing=routing, concurrency=6, speeds=Speeds())
     assert len(found.hit_tokens) == sum(replica.requests for replica in found.replicas) == 60
 
 
@@ -73,7 +73,7 @@ def test_a_policy_of_ones_own_is_a_function_of_the_request_and_the_replicas() ->
         return len(replicas) - 1
 
     traffic = [SimulatedRequest(blocks=(1, 2))] * 3
-    found = simulate(traffic, [BlockCache(16), BlockCache(16)], block_tokens=16, routing=to_the_last)
+    found = simulate(traffic, [SimulatedBlocks(16), SimulatedBlocks(16)], block_tokens=16, routing=to_the_last)
     assert [replica.requests for replica in found.replicas] == [0, 3]
     assert seen == [(0, 0), (0, 2), (0, 2)]
 
@@ -84,7 +84,7 @@ def test_routing_that_keeps_a_prefix_on_one_replica_hits_more_than_one_that_spre
         SimulatedRequest(blocks=tuple((n * 7 % 4, b) for b in range(10)), session=str(n * 7 % 4)) for n in range(200)
     ]
     aware, spread = (
-        simulate(traffic, [BlockCache(32), BlockCache(32)], block_tokens=16, routing=routing).hit_rate
+        simulate(traffic, [SimulatedBlocks(32), SimulatedBlocks(32)], block_tokens=16, routing=routing).hit_rate
         for routing in (Routing.PREFIX_AWARE, Routing.RANDOM)
     )
     assert aware is not None

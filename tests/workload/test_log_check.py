@@ -9,7 +9,7 @@ import pytest
 
 from kvrelease.artifacts import Verdict, to_json
 from kvrelease.workload import log_check
-from kvrelease.workload.doubts import Doubt, doubt_verdict
+from kvrelease.workload.complaints import Complaint, complaint_verdict
 from kvrelease.workload.log_check import LogCheck
 from kvrelease.workload.log_report import LogReport
 from kvrelease.workload.logs.log_format import LogFormat
@@ -60,22 +60,22 @@ def test_what_is_told_apart_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("line", "doubt", "verdict"),
+    ("line", "complaint", "verdict"),
     [
-        (chat_body("Hi"), Doubt.SECRETS, Verdict.PASS),
-        (chat_body("AKIA" + "ABCDEFGHIJKLMNOP"), Doubt.SECRETS, Verdict.FAIL),
-        (chat_body("AKIA" + "ABCDEFGHIJKLMNOP"), Doubt.PERSONAL, Verdict.PASS),
-        (chat_body("ann@acme-shop.de"), Doubt.PERSONAL, Verdict.FAIL),
-        (chat_body("Hi", system="Today is 2026-01-02."), Doubt.VOLATILE, Verdict.FAIL),
-        (chat_body("Hi", system="Today is 2026-01-02."), Doubt.ANY, Verdict.FAIL),
-        (chat_body("Hi"), Doubt.UNCACHEABLE, Verdict.INCONCLUSIVE),
-        (chat_body("Hi"), Doubt.ANY, Verdict.INCONCLUSIVE),
-        ({"prompt": [1, 2]}, Doubt.SECRETS, Verdict.INCONCLUSIVE),
-        ({"prompt": [1, 2]}, Doubt.PERSONAL, Verdict.INCONCLUSIVE),
-        ({"prompt": [1, 2]}, Doubt.VOLATILE, Verdict.INCONCLUSIVE),
+        (chat_body("Hi"), Complaint.SECRETS, Verdict.PASS),
+        (chat_body("AKIA" + "ABCDEFGHIJKLMNOP"), Complaint.SECRETS, Verdict.FAIL),
+        (chat_body("AKIA" + "ABCDEFGHIJKLMNOP"), Complaint.PERSONAL, Verdict.PASS),
+        (chat_body("ann@acme-shop.de"), Complaint.PERSONAL, Verdict.FAIL),
+        (chat_body("Hi", system="Today is 2026-01-02."), Complaint.VOLATILE, Verdict.FAIL),
+        (chat_body("Hi", system="Today is 2026-01-02."), Complaint.ANY, Verdict.FAIL),
+        (chat_body("Hi"), Complaint.UNCACHEABLE, Verdict.INCONCLUSIVE),
+        (chat_body("Hi"), Complaint.ANY, Verdict.INCONCLUSIVE),
+        ({"prompt": [1, 2]}, Complaint.SECRETS, Verdict.INCONCLUSIVE),
+        ({"prompt": [1, 2]}, Complaint.PERSONAL, Verdict.INCONCLUSIVE),
+        ({"prompt": [1, 2]}, Complaint.VOLATILE, Verdict.INCONCLUSIVE),
     ],
 )
-def test_a_doubt_is_answered_or_said_not_to_be_known(
-    tmp_path: Path, line: dict[str, object], doubt: Doubt, verdict: Verdict
+def test_a_complaint_is_answered_or_said_not_to_be_known(
+    tmp_path: Path, line: dict[str, object], complaint: Complaint, verdict: Verdict
 ) -> None:
-    assert doubt_verdict(checked(tmp_path, line), doubt)[0] is verdict
+    assert complaint_verdict(checked(tmp_path, line), complaint)[0] is verdict

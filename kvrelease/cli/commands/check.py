@@ -12,7 +12,7 @@ from kvrelease.cli.outcome import exit_code
 from kvrelease.cli.output import choose_format, deliver
 from kvrelease.config import api_key, load_config, working_directory
 from kvrelease.errors import ExitCode, UsageError
-from kvrelease.workload.doubts import Doubt
+from kvrelease.workload.complaints import Complaint
 from kvrelease.workload.logs.log_format import LogFormat
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def check(
         ),
     ] = None,
     fail_on: Annotated[
-        list[Doubt] | None,
+        list[Complaint] | None,
         typer.Option(
             "--fail-on",
             help="Exit 1 when it has such, 3 when that cannot be known; repeat for several. secrets: credentials; "
@@ -172,15 +172,15 @@ def _check_log(
     return adding.report(source=file, form=form)
 
 
-def _code(report: "PromptsReport | LogReport", fail_on: list[Doubt] | None) -> ExitCode:
+def _code(report: "PromptsReport | LogReport", fail_on: list[Complaint] | None) -> ExitCode:
     from kvrelease.artifacts import Verdict
     from kvrelease.errors import worst
-    from kvrelease.workload.doubts import doubt_verdict
+    from kvrelease.workload.complaints import complaint_verdict
 
     codes = []
-    for doubt in fail_on or []:
-        verdict, reason = doubt_verdict(report, doubt)
+    for complaint in fail_on or []:
+        verdict, reason = complaint_verdict(report, complaint)
         codes.append(exit_code(verdict=verdict))
         if verdict is not Verdict.PASS:
-            console.say_warning(f"--fail-on {doubt}: {reason}")
+            console.say_warning(f"--fail-on {complaint}: {reason}")
     return worst(codes)

@@ -9,7 +9,7 @@ from kvrelease.workload.check import PromptsReport
 from kvrelease.workload.log_report import LogReport
 
 
-class Doubt(enum.StrEnum):
+class Complaint(enum.StrEnum):
     """What may make a set or a log unfit."""
 
     SECRETS = "secrets"
@@ -19,13 +19,13 @@ class Doubt(enum.StrEnum):
     ANY = "any"
 
 
-def doubt_verdict(report: PromptsReport | LogReport, doubt: Doubt) -> tuple[Verdict, str]:
+def complaint_verdict(report: PromptsReport | LogReport, complaint: Complaint) -> tuple[Verdict, str]:
     """Whether a report has what was asked for, and why.
 
     Returns:
         FAIL when it has, INCONCLUSIVE when it cannot be known, PASS otherwise.
     """
-    asked = [one for one in Doubt if one is not Doubt.ANY] if doubt is Doubt.ANY else [doubt]
+    asked = [one for one in Complaint if one is not Complaint.ANY] if complaint is Complaint.ANY else [complaint]
     answers = [(_answer(report, one), one) for one in asked]
     for wanted in (Verdict.FAIL, Verdict.INCONCLUSIVE):
         found = [one for verdict, one in answers if verdict is wanted]
@@ -35,21 +35,21 @@ def doubt_verdict(report: PromptsReport | LogReport, doubt: Doubt) -> tuple[Verd
     return Verdict.PASS, f"none found: {', '.join(asked)}"
 
 
-def _answer(report: PromptsReport | LogReport, doubt: Doubt) -> Verdict:
-    has, is_known = _found(report, doubt)
+def _answer(report: PromptsReport | LogReport, complaint: Complaint) -> Verdict:
+    has, is_known = _found(report, complaint)
     if has:
         return Verdict.FAIL
     return Verdict.PASS if is_known else Verdict.INCONCLUSIVE
 
 
-def _found(report: PromptsReport | LogReport, doubt: Doubt) -> tuple[bool, bool]:
+def _found(report: PromptsReport | LogReport, complaint: Complaint) -> tuple[bool, bool]:
     """(it has what was asked for, all was looked at)."""
-    match doubt:
-        case Doubt.SECRETS:
+    match complaint:
+        case Complaint.SECRETS:
             return any(one.is_secret for one in report.sensitive), report.is_searched
-        case Doubt.PERSONAL:
+        case Complaint.PERSONAL:
             return any(not one.is_secret for one in report.sensitive), report.is_searched
-        case Doubt.VOLATILE:
+        case Complaint.VOLATILE:
             return report.is_volatile, report.is_searched
         case _:
             return report.has_short, report.tokens is not None and not report.tokens.unknown

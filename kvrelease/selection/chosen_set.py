@@ -16,7 +16,7 @@ from kvrelease.selection.coverage import Choice, Forest, choose
 from kvrelease.selection.sketch import Block, PrefixSketch, sample_of
 
 
-class Planned(msgspec.Struct, frozen=True, kw_only=True):
+class ChosenSet(msgspec.Struct, frozen=True, kw_only=True):
     """The choice for one sketch.
 
     Attributes:
@@ -34,7 +34,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     worthwhile: float
 
 
-def plan(sketch: PrefixSketch, budget: Budget, *, block: int, unit_weight: float) -> Planned:
+def choose_set(sketch: PrefixSketch, budget: Budget, *, block: int, unit_weight: float) -> ChosenSet:
     """Chooses, and writes into each block of the sketch which chosen prompt covers it first.
 
     A block is worth the traffic that comes *back* to it: its own weight less that of one request. So a long prompt
@@ -64,7 +64,7 @@ def plan(sketch: PrefixSketch, budget: Budget, *, block: int, unit_weight: float
         one.rank = rank
         if rank >= 0:
             hits[rank] += one.weight
-    return Planned(
+    return ChosenSet(
         choice=choice,
         weights=_weights(blocks, forest.parents, choice),
         hits=tuple(hits),
