@@ -86,13 +86,14 @@ def _shortfalls(one: ReplicaResult, *, plan: Plan, limits: Limits) -> Iterator[s
     is_in_doubt = _doubt_of_control(one) is not None or (one.second is not None and one.second.disagree)
     if one.hit_rate_after is None or is_in_doubt:
         return
-    if one.hit_rate_after < limits.min_hit_rate:
-        needed = (one.plan or plan).blocks_needed
-        yield (
-            f"asked again, {one.hit_rate_after:.0%} of the cacheable tokens hit, less than {limits.min_hit_rate:.0%} "
-            f"({one.evicted} prompts were evicted); is the cache smaller than the plan's {needed} blocks, or busy with "
-            "other traffic?"
-        )
+    needed = (one.plan or plan).blocks_needed
+    for rate, what in ((one.hit_rate_after, "asked again"), (one.hit_rate_touched, "every branch asked again")):
+        if rate is not None and rate < limits.min_hit_rate:
+            yield (
+                f"{what}, {rate:.0%} of the cacheable tokens hit, less than {limits.min_hit_rate:.0%} "
+                f"({len(one.lost)} prompts were evicted); is the cache smaller than the plan's {needed} blocks, or "
+                "busy with other traffic?"
+            )
     warm_ms = one.ttft_warm_ms.p95
     if limits.max_ttft_ms is not None and warm_ms is not None and warm_ms > limits.max_ttft_ms:
         yield (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kvrelease.binding.observe import Leg, Witness
 from kvrelease.engines.base import Counters
@@ -82,11 +82,34 @@ class Tally:
             return self._foreign_known
         return None if self._foreign_unknown or not self.answered else 0
 
+    @property
+    def hit_rate(self) -> float | None:
+        """Cached tokens per cacheable token; None when either is not known, or nothing is cacheable."""
+        return self.rate_of(self.cached_tokens)
+
     def rate_of(self, tokens: int | None) -> float | None:
         """Tokens per cacheable token; None when either is not known, or nothing is cacheable."""
         if tokens is None or not self._cacheable_tokens or not self.answered:
             return None
         return tokens / self._cacheable_tokens
+
+
+def sample(order: Sequence[str], *, weights: Mapping[str, float], size: int) -> tuple[str, ...]:
+    """Prompts that stand for a plan: half of them the heaviest, half spread evenly over the rest, the end included.
+
+    The heaviest alone were touched last, and are there when all the others are gone.
+
+    Args:
+        order: ids of the plan.
+        weights: traffic weight by prompt id.
+        size: how many, at most.
+    """
+    if len(order) <= size:
+        return tuple(sorted(order, key=lambda prompt_id: -weights[prompt_id]))
+    heaviest = sorted(order, key=lambda prompt_id: -weights[prompt_id])[: size - size // 2]
+    rest = [prompt_id for prompt_id in order if prompt_id not in frozenset(heaviest)]
+    spread = [rest[(number + 1) * len(rest) // (size // 2) - 1] for number in range(size // 2)]
+    return (*heaviest, *spread)
 
 
 def foreign_of(passes: Sequence[Tally]) -> int | None:

@@ -111,6 +111,9 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
         touch_computed_tokens: prompt tokens it computed in the touch pass; None likewise.
         given_tokens: of the fewest that an empty cache would have had to compute for what was sent, those that were
             resident already (an earlier run, `record`); None likewise.
+        hit_rate_touched: cached tokens per cacheable token of every branch, asked once more in the (last) touch pass;
+            None when not known, and on an engine with slots, which gets none.
+        lost: ids of prompts that had lost half of their cacheable tokens when they were last asked again.
         over_lower_bound: computed tokens by the fewest possible for what was sent, without those given; 1 or more, and
             above it only where something was computed twice; None likewise.
         hit_rate_before: foreign tokens per cacheable token; None when not known.
@@ -152,6 +155,8 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
     touch_computed_tokens: int | None = None
     given_tokens: int | None = None
     over_lower_bound: float | None = None
+    hit_rate_touched: float | None = None
+    lost: tuple[str, ...] = ()
     hit_rate_before: float | None
     hit_rate_after: float | None
     evicted: int

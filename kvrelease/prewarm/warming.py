@@ -12,7 +12,7 @@ import msgspec
 from kvrelease.artifacts import Fault, fault_of
 from kvrelease.binding.control import nonce_request, with_nonce_in_front
 from kvrelease.binding.deployment import Replica
-from kvrelease.binding.observe import Leg, Witness, probe_salt
+from kvrelease.binding.observe import Leg, Witness, probe_salt, total
 from kvrelease.engines.base import Counters, Request
 from kvrelease.errors import KvreleaseError, PromptTooLong, Refused, ServiceError, one_of
 from kvrelease.prewarm.flushing import Flushing
@@ -20,11 +20,18 @@ from kvrelease.prewarm.journal import Journal, Past
 from kvrelease.prewarm.order import Schedule
 from kvrelease.prewarm.pace import AUTO_CAP, Pace
 from kvrelease.prewarm.planning import Planned
-from kvrelease.prewarm.proof import Tally, foreign_of, percentiles, second_witness, time_witness
+from kvrelease.prewarm.proof import (
+    Tally,
+    foreign_of,
+    percentiles,
+    sample,
+    second_witness,
+    time_witness,
+)
 from kvrelease.prewarm.result import ControlResult, Limits, ReplicaResult, SecondWitness, SlotResult, TimeWitness
 from kvrelease.prewarm.watch import Watch
 
-# Prompts asked again, as production does, to prove residency: the heaviest.
+# Prompts asked again, as production does, to prove residency.
 PROOF_PROMPTS = 12
 # Of these, those asked a second time with a prefix that nobody has, where nobody tells cached tokens.
 TIMED_PROMPTS = 5
@@ -99,7 +106,8 @@ class Warming:
         self._past = Past()
         self._schedule = Schedule(self._tree, self.plan.order)
         self._pace = Pace(terms.concurrency or AUTO_CAP)
-        self._sent, self._touched, self._proof, self._by_slot = Tally(), Tally(), Tally(), Tally()
+        self._sent, self._touched, self._retouched = Tally(), Tally(), Tally()
+        self._proof, self._by_slot = Tally(), Tally()
         self._before_proof: list[Tally] = []
         self._slots: list[SlotResult] = []
         self._second: SecondWitness | None = None
@@ -107,6 +115,7 @@ class Warming:
         self._control: ControlResult | None = None
         self._errors = 0
         self._skipped: dict[str, None] = {}
+        self._lost: dict[str, None] = {}
         self._fault: Fault | None = None
         self._was_asked_to_flush = False
         self._ended_by: str | None = None
@@ -157,7 +166,7 @@ class Warming:
         await self._send_plan()
         if self._is_over:
             return
-        await self._flow(self._each(touch), into=self._touched)
+        await self._touch(touch)
         proof = tuple(prompt_id for prompt_id in self._proof_ids() if prompt_id not in self._skipped)
         for _ in range(self._terms.passes):
             if self._proof.answered:
@@ -168,7 +177,7 @@ class Warming:
 
     @property
     def _passes(self) -> tuple[Tally, ...]:
-        return (self._sent, self._touched, *self._before_proof, self._proof, self._by_slot)
+        return (self._sent, self._touched, self._retouched, *self._before_proof, self._proof, self._by_slot)
 
     @property
     def _is_over(self) -> bool:
@@ -193,8 +202,8 @@ class Warming:
     def _proof_ids(self) -> tuple[str, ...]:
         if self.plan.proof_first:
             return self.plan.proof_first
-        heaviest = sorted(self.plan.order, key=lambda prompt_id: -self._prompts[prompt_id].weight)
-        return tuple(heaviest[:PROOF_PROMPTS])
+        weights = {prompt_id: self._prompts[prompt_id].weight for prompt_id in self.plan.order}
+        return sample(self.plan.order, weights=weights, size=PROOF_PROMPTS)
 
     # --- the plan ----------------------------------------------------------------------------------------------------
 
@@ -214,6 +223,18 @@ class Warming:
             await self._flow(self._each(lost), into=self._touched)
         await self._flow(self._next, into=self._sent, is_planned=True)
         self._plan_s = time.monotonic() - began
+
+    async def _touch(self, prompt_ids: tuple[str, ...]) -> None:
+        """Asks for every branch once more, and for all of them again where too few hit.
+
+        Draft heads let the first repeat of a prompt miss; a cache that is too small misses both times, because what the
+        first pass computes anew throws out what it found.
+        """
+        await self._flow(self._each(prompt_ids), into=self._touched)
+        rate = self._touched.hit_rate
+        if rate is not None and rate < self._terms.limits.min_hit_rate:
+            self._watch.expect(self.name, len(prompt_ids))
+            await self._flow(self._each(prompt_ids), into=self._retouched)
 
     def _on_its_slot(self, prompt_id: str) -> Request:
         """The request, to the slot that the plan has for it; as production sends it where there is none."""
@@ -310,6 +331,8 @@ class Warming:
         if leg is None:
             return
         into.add(leg)
+        if not is_planned:
+            self._note_hit(prompt_id, leg)
         found = leg.observation
         self._pace.answered(
             sent_s=sent_s,
@@ -324,6 +347,13 @@ class Warming:
             if self._journal is not None and not leg.foreign_tokens:
                 self._journal.finish(self.name, prompt_id)
         self._watch.answered(self.name)
+
+    def _note_hit(self, prompt_id: str, leg: Leg) -> None:
+        """Keeps which prompts were not there when they were asked again."""
+        if leg.hits_mostly is False:
+            self._lost[prompt_id] = None
+        else:
+            self._lost.pop(prompt_id, None)
 
     def _count_bound(self, cost: int, *, computed: int | None) -> None:
         """Adds what a request of the plan had to compute: no more than its cost, and less where blocks were there."""
@@ -431,6 +461,7 @@ class Warming:
             if leg is None:
                 continue
             self._proof.add(leg)
+            self._note_hit(prompt_id, leg)
             if cold is not None and leg.observation.ttft_s is not None:
                 cold_s.append(cold)
                 warm_s.append(leg.observation.ttft_s)
@@ -488,6 +519,7 @@ class Warming:
         foreign = foreign_of(self._passes)
         computed = self._sent.computed_tokens
         has_bound = computed is not None and self.plan.lower_bound_tokens is not None
+        touches = [one for one in (self._touched, self._retouched) if one.answered]
         return ReplicaResult(
             url=identity.url,
             name=identity.name,
@@ -498,18 +530,20 @@ class Warming:
             sent=self._sent.answered,
             resumed=len(self._resumed),
             restarted=self._past.is_of_another_process,
-            touched=self._touched.answered,
+            touched=self._touched.answered + self._retouched.answered,
             asked_again=self._proof.answered,
             errors=self._errors,
             retries=sum(one.retries for one in self._passes),
             foreign_tokens=foreign,
             computed_tokens=computed,
             cached_tokens=self._sent.cached_tokens,
-            touch_computed_tokens=self._touched.computed_tokens,
+            touch_computed_tokens=total([one.computed_tokens for one in touches]),
+            hit_rate_touched=None if self._has_slots or not touches else touches[-1].hit_rate,
+            lost=tuple(self._lost),
             given_tokens=self._given_tokens if has_bound else None,
             over_lower_bound=computed / self._least_tokens if computed is not None and self._least_tokens else None,
             hit_rate_before=self._sent.rate_of(self._sent.foreign_tokens),
-            hit_rate_after=self._proof.rate_of(self._proof.cached_tokens),
+            hit_rate_after=self._proof.hit_rate,
             evicted=self._proof.evicted,
             ttft_cold_ms=percentiles(self._sent.cold_s),
             ttft_warm_ms=percentiles(self._proof.times_s),

@@ -102,10 +102,17 @@ def test_what_is_not_known_is_inconclusive_and_named(broken: ReplicaResult, word
 
 
 def test_a_low_hit_rate_fails_and_names_the_likely_causes() -> None:
-    found, reason = verdict(changed(hit_rate_after=0.5, evicted=3))
+    found, reason = verdict(changed(hit_rate_after=0.5, lost=("a", "b", "c")))
     assert found is Verdict.FAIL
     assert "50%" in reason
     assert "3 prompts were evicted" in reason
+
+
+def test_branches_that_the_touch_pass_missed_fail_though_the_sample_hit() -> None:
+    found, reason = verdict(changed(hit_rate_touched=0.89))
+    assert found is Verdict.FAIL
+    assert "every branch asked again, 89%" in reason
+    assert verdict(changed(hit_rate_touched=0.9))[0] is Verdict.PASS
 
 
 def test_an_interrupted_run_is_never_a_pass() -> None:

@@ -87,6 +87,35 @@ def test_c12_a_cache_that_a_sliding_window_empties_is_reported_with_what_to_look
         assert "--swa-full" in report.reason
 
 
+# --- a cache that is smaller than anybody said ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("told_blocks", [None, 4000])
+def test_a_cache_that_does_not_hold_the_set_never_passes_and_what_is_cold_is_named(told_blocks: int | None) -> None:
+    unlike = of_words(*(words(40, of=f"p{number}-") for number in range(40)))
+    with ScriptedEngine(release="new", capacity_blocks=told_blocks) as engine:
+        engine.cache.capacity_blocks = 40  # type: ignore[attr-defined]
+        report = warmed(engine, deployed=deployment(prompt_set=unlike))
+        found = only(report)
+        assert report.verdict is Verdict.FAIL, report.reason
+        assert found.hit_rate_touched is not None
+        assert found.hit_rate_touched < 0.2
+        assert len(found.lost) > 30
+        assert "is the cache smaller" in report.reason
+
+
+def test_a_cache_that_was_emptied_while_it_was_touched_is_found_by_the_sample() -> None:
+    unlike = of_words(*(words(40, of=f"p{number}-") for number in range(40)))
+    with ScriptedEngine(release="new") as engine:
+
+        def wipe(event: Any) -> None:
+            if event.done == 40 + 2 + 30:
+                engine.flush()
+
+        report = warmed(engine, deployed=deployment(prompt_set=unlike), progress=wipe)
+        assert report.verdict is Verdict.FAIL, report.reason
+
+
 # --- c10, c28: no hit on an identical repeat -------------------------------------------------------------------------
 
 
@@ -126,6 +155,29 @@ def test_c10_a_cache_that_gives_up_the_last_block_of_every_hit_passes(block_toke
         assert (found.hit_rate_after == 1.0) is is_told
         # Where nobody tells that a block is lost, a prompt of two that keeps one has kept half.
         assert (found.evicted, found.ttft_cold_ms.p50 is None) == (0 if is_told else 1, False)
+
+
+class MissesOnce(ScriptedEngine):
+    """Draft heads: the first repeat of every prompt misses totally, the next ones hit."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.seen: dict[tuple[int, ...], int] = {}
+
+    def generate(self, prompt: Any, body: Any, **more: Any) -> Generation:
+        times = self.seen[tuple(prompt)] = self.seen.get(tuple(prompt), 0) + 1
+        made = super().generate(prompt, body, **more)
+        if times == 2 and len(prompt) > 100:
+            made.cached = 0
+        return made
+
+
+def test_c10_a_touch_pass_that_misses_is_made_once_more() -> None:
+    with MissesOnce(release="new") as engine:
+        report = warmed(engine, deployed=deployment(prompt_set=of_words(words(200), words(200, of="v"))))
+        found = only(report)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert (found.touched, found.lost, found.hit_rate_touched) == (4, (), 1.0)
 
 
 class NeverHits(ScriptedEngine):

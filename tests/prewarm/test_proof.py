@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvrelease.engines.base import Counters
-from kvrelease.prewarm.proof import Tally, foreign_of, is_likely_warm, percentiles, second_witness, time_witness
+from kvrelease.prewarm.proof import Tally, foreign_of, is_likely_warm, percentiles, sample, second_witness, time_witness
 from kvrelease.prewarm.result import Percentiles, TimeWitness
 from tests.builders import leg
 
@@ -85,6 +85,15 @@ def test_times_are_compared_pair_by_pair() -> None:
     assert not is_likely_warm(TimeWitness(pairs=2, ratio=0.1))
     assert not is_likely_warm(TimeWitness(pairs=9, ratio=0.8))
     assert not is_likely_warm(None)
+
+
+def test_a_sample_is_half_the_heaviest_and_half_spread_over_the_plan_to_its_end() -> None:
+    order = [f"p{number:02}" for number in range(40)]
+    weights = dict.fromkeys(order, 1.0) | {"p17": 5.0, "p33": 9.0}
+    found = sample(order, weights=weights, size=12)
+    assert found[:6] == ("p33", "p17", "p00", "p01", "p02", "p03")
+    assert found[6:] == ("p08", "p14", "p21", "p26", "p32", "p39")
+    assert sample(order[:12], weights=weights, size=12) == tuple(order[:12])
 
 
 def test_percentiles_are_nearest_rank_in_milliseconds() -> None:
