@@ -68,13 +68,16 @@ def keep(tree: PrefixTree, *, weights: Mapping[str, float], room_blocks: int | N
     resident = tree.covered(senders)
     ends = {prompt_id: tree.branches[prompt_id].segment for prompt_id in tree.order}
     left_out = [prompt_id for prompt_id, end in ends.items() if end is not None and end not in resident]
-    value = worth.of(senders)
-    traffic = sum(weights[prompt_id] * tree.branches[prompt_id].tokens for prompt_id in tree.order)
     return Kept(
         senders=senders,
         dropped=tuple(sorted(left_out, key=lambda prompt_id: (worth.way(prompt_id), prompt_id))),
-        share=value / traffic if traffic else 0.0,
+        share=worth.share(senders),
     )
+
+
+def share_saved(tree: PrefixTree, weights: Mapping[str, float], *, resident: Collection[str]) -> float:
+    """Of all tokens of traffic, those that it saves while the ways of some prompts are resident, 0 to 1."""
+    return _Worth(tree, weights).share(resident)
 
 
 def ways(tree: PrefixTree, weights: Mapping[str, float]) -> dict[str, float]:
@@ -88,6 +91,7 @@ class _Worth:
 
     def __init__(self, tree: PrefixTree, weights: Mapping[str, float]) -> None:
         self._tree = tree
+        self._traffic = sum(weights[prompt_id] * tree.branches[prompt_id].tokens for prompt_id in tree.order)
         # Prompts through a segment are a range of the tree's order: sums over all of them by prefix sums.
         sums = [0.0]
         for prompt_id in tree.order:
@@ -101,6 +105,10 @@ class _Worth:
     def of(self, prompt_ids: Collection[str]) -> float:
         """What the blocks of some prompts save when all of them are resident."""
         return sum(self._saved[index] for index in self._tree.covered(prompt_ids))
+
+    def share(self, prompt_ids: Collection[str]) -> float:
+        """The same, of all tokens of traffic."""
+        return self.of(prompt_ids) / self._traffic if self._traffic else 0.0
 
     def fill(self, candidates: Sequence[str], *, room_blocks: int, per_block: bool) -> frozenset[str]:
         """The candidates that are taken, best first, as long as what each adds still fits."""

@@ -55,17 +55,23 @@ def _findings(
     if unready:
         others = "the other one is warm" if len(replicas) == 1 else f"the other {len(replicas)} are warm"
         yield Verdict.INCONCLUSIVE, f"could not be asked: {', '.join(unready)}; {others}"
-    yield Verdict.PASS, _praise(replicas)
+    yield Verdict.PASS, _praise(replicas, plan=plan)
 
 
-def _praise(replicas: Sequence[ReplicaResult]) -> str:
+def _praise(replicas: Sequence[ReplicaResult], *, plan: Plan) -> str:
     rates = sorted(one.hit_rate_after for one in replicas if one.hit_rate_after is not None)
     if len(rates) < len(replicas):
         return (
             "likely warm by time to the first token alone, which --accept-ttft lets decide; foreign hits are not known"
         )
     told = f"{rates[0]:.0%}" if rates[0] == rates[-1] else f"{rates[0]:.0%} to {rates[-1]:.0%}"
-    return f"foreign hits 0; asked again, {told} of the cacheable tokens hit"
+    worst = max((one.plan or plan for one in replicas), key=lambda own: len(own.without_slot))
+    if not worst.without_slot:
+        return f"foreign hits 0; asked again, {told} of the cacheable tokens hit"
+    return (
+        f"foreign hits 0; asked again, {told} of the cacheable tokens of what stays in slots hit; "
+        f"{len(worst.without_slot)} of {len(worst.order)} prompts sent have no slot of their own and were not asked"
+    )
 
 
 def cannot_be_cached(plan: Plan) -> str | None:

@@ -47,13 +47,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         blocks_needed: different blocks of the prompts that are sent; None likewise.
         blocks_available: what the engine's device cache holds; None when it does not tell.
         head_room_blocks: of these, what has to stay free for requests in flight and the control.
-        expected_hit_rate: of all prompt tokens of the set's traffic, those that hit afterwards; None likewise.
+        expected_hit_rate: of all prompt tokens of the set's traffic, those that hit afterwards; with slots, what
+            stays in them; None likewise.
         dropped: prompts left out for capacity, least valuable first; they do not make the run incomplete.
         uncacheable: prompts shorter than one block: nothing of them can be cached.
         order: ids to send; of those that compute no block that is just being computed, the first is sent first.
         most_in_flight: requests that may be in flight together; None for as many as the run allows.
         proof_first: ids that must be resident at the end, first to be asked again; empty for the heaviest.
-        slot_of: by id of those, the slot that each is sent to by number; empty on engines without slots.
+        without_slot: ids that are sent and get no slot to stay in, least valuable first: resident afterwards only where
+            the server keeps in host memory what a slot loses, which nobody can ask without throwing others out; empty
+            on engines without slots.
+        slot_of: by id of those that stay, the slot that each is sent to by number; empty on engines without slots.
         control_slot: the slot that the control is sent to; None on engines without.
         key_spaces: the cost of each, where the set has several.
         cannot_be_cached: why nothing of any prompt can be cached, "cannot be cached: …"; None where something can.
@@ -74,6 +78,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     order: tuple[str, ...] = ()
     most_in_flight: int | None = None
     proof_first: tuple[str, ...] = ()
+    without_slot: tuple[str, ...] = ()
     slot_of: dict[str, int] = {}
     control_slot: int | None = None
     key_spaces: tuple[KeySpaceCost, ...] = ()
@@ -167,7 +172,7 @@ def plan_for_slots(
         order=layout.order,
         available=capacity_tokens,
         reserved=0,
-        expected_hit_rate=None,
+        expected_hit_rate=layout.share,
         dropped=(),
         key_spaces=key_spaces,
     )
@@ -176,6 +181,7 @@ def plan_for_slots(
         lower_bound_tokens=sum(layout.cost_tokens.values()),
         most_in_flight=1,
         proof_first=layout.residents,
+        without_slot=layout.passing,
         slot_of=layout.slot_of,
         control_slot=layout.control_slot,
         warnings=_warnings_of_slots(layout, slots=slots),

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from kvrelease.prewarm.capacity import keep, ways
+from kvrelease.prewarm.capacity import keep, share_saved, ways
 from kvrelease.simulator.slots import DEFAULT_SIMILARITY, SlotCache
 from kvrelease.workload.prefix_tree import PrefixTree
 
@@ -26,6 +26,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         control_slot: the slot for the control, which is sent after the first prompt: not the one that this took; None
             where none is named.
         cost_tokens: by id, what sending it makes slots compute that were empty before the first.
+        share: of all tokens of traffic, those that it saves while what stays is there, 0 to 1.
     """
 
     order: tuple[str, ...]
@@ -33,6 +34,13 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     slot_of: dict[str, int]
     control_slot: int | None
     cost_tokens: dict[str, int]
+    share: float
+
+    @property
+    def passing(self) -> tuple[str, ...]:
+        """Ids that are sent and get no slot to stay in, most valuable last."""
+        staying = frozenset(self.residents)
+        return tuple(prompt_id for prompt_id in self.order if prompt_id not in staying)
 
 
 class Numbers(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +123,14 @@ def lay_out(
         cost_tokens[prompt_id] = len(ids) - kept
         if number == 0:
             cache.request(("the control",), slot=control_slot)
-    return Layout(order=order, residents=residents, slot_of=slot_of, control_slot=control_slot, cost_tokens=cost_tokens)
+    return Layout(
+        order=order,
+        residents=residents,
+        slot_of=slot_of,
+        control_slot=control_slot,
+        cost_tokens=cost_tokens,
+        share=share_saved(tree, weights, resident=residents),
+    )
 
 
 def _residents(tree: PrefixTree, ranked: Sequence[str], *, slots: int, has_alike: bool) -> tuple[str, ...]:

@@ -151,6 +151,8 @@ def _left_out(plan: Plan) -> list[str]:
     notes = []
     if plan.dropped:
         notes.append(f"left out for capacity: {_listed(plan.dropped)}")
+    if plan.without_slot:
+        notes.append(f"sent, and without a slot to stay in: {_listed(plan.without_slot)}")
     if plan.uncacheable:
         notes.append(f"shorter than a block, cannot be cached: {_listed(plan.uncacheable)}")
     return notes

@@ -213,6 +213,9 @@ def test_c13_more_prompts_than_slots_are_warned_of_and_the_most_valuable_stays()
         assert report.verdict is Verdict.PASS, report.reason
         assert any("2 slots" in note for note in report.notes)
         assert report.plan.order[-1] == "p0"
+        assert report.plan.without_slot == ("p2",)
+        assert "of what stays in slots hit; 1 of 3 prompts sent have no slot of their own" in report.reason
+        assert report.plan.expected_hit_rate == pytest.approx((10 * 30 + 1) / (11 * 31)), "all begin with one token"
         assert [seen.body["prompt"][:2] for seen in engine.generations()[-2:]] == ["a0", "b0"]
 
 
