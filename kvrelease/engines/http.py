@@ -20,7 +20,8 @@ from kvrelease.engines.address import Address
 from kvrelease.engines.base import RankPin
 from kvrelease.engines.connections import CONNECT_S, Connections
 from kvrelease.engines.foreign import as_list, as_object, is_object
-from kvrelease.engines.replies import Event, Redactor, Reply, parse_json, parse_object, refusal
+from kvrelease.engines.redaction import Redactor
+from kvrelease.engines.replies import Event, Reply, parse_json, parse_object, refusal, title_of
 from kvrelease.engines.retry import BACKOFF_S, MAX_RETRIES, Attempts
 from kvrelease.engines.sse import EventReader
 from kvrelease.errors import InputError, ServiceError, ServiceTimeout, UnexpectedReply, Unreachable, UsageError
@@ -236,7 +237,10 @@ class Transport:
                 pause = attempts.after_answer(reply.status, reply.data, retry_after=asked) if retries_statuses else None
                 if pause is None or time.monotonic() + pause >= deadline:
                     return msgspec.structs.replace(
-                        reply, was_throttled=attempts.was_throttled, retry_after_s=attempts.retry_after_s
+                        reply,
+                        page_title=self.redactor.clean(title_of(reply.data, reply.headers), body=body),
+                        was_throttled=attempts.was_throttled,
+                        retry_after_s=attempts.retry_after_s,
                     )
             attempts.retries += 1
             logger.debug("%s: retry %d in %.2f s", what, attempts.retries, pause)

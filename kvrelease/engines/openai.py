@@ -11,6 +11,7 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.engines.base import EngineKind, Observation, Request
 from kvrelease.engines.foreign import as_count, as_list, as_object, as_text, at
 from kvrelease.engines.http import Transport
+from kvrelease.engines.redaction import MAX_READ, Redactor
 from kvrelease.engines.replies import Reply, message_in, parse_object, refusal, server_message
 from kvrelease.engines.request_fields import refuse_slot
 from kvrelease.engines.retry import NOT_JSON_NUMBER
@@ -93,7 +94,7 @@ class OpenAIRoutes:
             if error.status not in (404, 405, 501) or self._model is None:
                 raise
             models = (ServedModel(name=self._model),)
-        model = _chosen(models, wanted=self._model, url=self.transport.url)
+        model = _chosen(models, wanted=self._model, transport=self.transport)
         self._checked = self._model or model.name
         return model
 
@@ -158,14 +159,17 @@ class OpenAIRoutes:
         """Raises what a server reports inside an answer of status 200 (in a stream it has no other way)."""
         if not payload.get("error"):
             return
-        words = self.transport.redactor.clean(message_in(payload), body=body)
-        if _TOO_LONG.search(words):
+        raw = message_in(payload)
+        words = self.transport.redactor.clean(raw, body=body)
+        if _TOO_LONG.search(raw):
             raise self._too_long(reply, words)
         code = as_count(at(payload, "error", "code"))
         raise Refused(f"{reply.what}: answered 200, and then an error: {words or 'without words'}", status=code)
 
     async def _refusal(self, reply: Reply, body: JsonObject) -> Exception:
-        words = server_message(reply) or (reply.data[:2000].decode("utf-8", "replace") if reply.status == 413 else "")
+        words = server_message(reply) or (
+            reply.data[:MAX_READ].decode("utf-8", "replace") if reply.status == 413 else ""
+        )
         clean = self.transport.redactor.clean(words, body=body)
         if reply.status in (400, 413, 422) and (_TOO_LONG.search(words) or b"exceed_context" in reply.data):
             return self._too_long(reply, clean)
@@ -184,7 +188,7 @@ class OpenAIRoutes:
 
     async def _listing(self) -> str:
         try:
-            return _names(await self.models())
+            return _names(await self.models(), self.transport.redactor)
         except ServiceError:
             return "the server does not list its models"
 
@@ -229,23 +233,24 @@ def _served(entry: JsonObject) -> ServedModel | None:
     )
 
 
-def _chosen(models: tuple[ServedModel, ...], *, wanted: str | None, url: str) -> ServedModel:
+def _chosen(models: tuple[ServedModel, ...], *, wanted: str | None, transport: Transport) -> ServedModel:
+    url, served = transport.url, _names(models, transport.redactor)
     if wanted is None:
         if len(models) == 1:
             return models[0]
         if not models:
-            raise NoModel(f"{url} serves no model", hint=_names(models))
-        raise WrongModel(f"{url} serves {len(models)} models, and --model names none", hint=_names(models))
+            raise NoModel(f"{url} serves no model", hint=served)
+        raise WrongModel(f"{url} serves {len(models)} models, and --model names none", hint=served)
     for model in models:
         if wanted == model.name or wanted in model.aliases:
             return model
     kind = WrongModel if models else NoModel
-    raise kind(f"{url} does not serve the model {wanted!r}", hint=_names(models))
+    raise kind(f"{url} does not serve the model {wanted!r}", hint=served)
 
 
-def _names(models: tuple[ServedModel, ...]) -> str:
+def _names(models: tuple[ServedModel, ...], redactor: Redactor) -> str:
     if not models:
         return "it lists no model: is one loaded?"
-    listed = ", ".join(repr(model.name[:_MAX_NAME]) for model in models[:_MAX_LISTED])
+    listed = ", ".join(repr(redactor.clean(model.name, body=None)[:_MAX_NAME]) for model in models[:_MAX_LISTED])
     more = f" and {len(models) - _MAX_LISTED} more" if len(models) > _MAX_LISTED else ""
     return f"served: {listed}{more}"

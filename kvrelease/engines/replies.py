@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
 from kvrelease.artifacts import JsonObject
 from kvrelease.engines.foreign import as_object, as_text, at, is_object
+from kvrelease.engines.redaction import MAX_READ, Redactor
 from kvrelease.errors import Refused, ServiceError, UnexpectedReply
 
-MAX_QUOTED = 300  # characters of a server's own message that ours repeats
-# Shorter texts are roles, types and single words, which appear in honest messages by chance.
-_MIN_PRIVATE = 8
-_MIN_SECRET = 4
-# Fields of a body that carry what users wrote.
-_PRIVATE_FIELDS = ("messages", "prompt", "suffix", "tools", "functions", "documents", "chat_template", "content")
-_TITLE = re.compile(rb"<title[^>]*>\s*([^<]{1,80})", re.IGNORECASE)
+# No server says why in more; parsing what is larger takes time that a hostile one chooses.
+_MAX_ERROR_BYTES = 256 * 1024
+_MAX_TITLE = 80  # characters that are shown
+_TITLE = re.compile(rb"<title[^>]{0,200}>([^<]{1,1000})", re.IGNORECASE)
+# What a media type says is known of these alone; a header may hold anything.
+_MEDIA_TYPES = ("application/json", "application/octet-stream", "text/event-stream", "text/html", "text/plain")
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +44,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
         status: HTTP status; 0 (`http.NO_ANSWER`) where an optional route did not answer in time.
         headers: names in lower case.
         data: the whole body; of an event stream that was understood, empty.
+        page_title: of a page for people, as far as it may be repeated; empty otherwise.
         events: of an event stream, each event.
         total_s: seconds from sending to the last byte, of the attempt that was answered.
         retries: how often it was sent again.
@@ -55,6 +56,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     headers: dict[str, str]
     data: bytes = b""
+    page_title: str = ""
     events: tuple[Event, ...] = ()
     total_s: float
     retries: int
@@ -71,8 +73,14 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 _strict_json = msgspec.json.Decoder().decode
 
 
-def parse_json(data: bytes, *, what: str, headers: Mapping[str, str]) -> object:
+def parse_json(data: bytes, *, what: str, headers: Mapping[str, str], page_title: str = "") -> object:
     """The JSON in a body, whatever its content type says. NaN and Infinity are accepted: some servers write them.
+
+    Args:
+        data: the body.
+        what: method and URL, for messages.
+        headers: names in lower case.
+        page_title: as in `Reply`.
 
     Raises:
         UnexpectedReply: an HTML page, nothing, or no JSON.
@@ -88,10 +96,10 @@ def parse_json(data: bytes, *, what: str, headers: Mapping[str, str]) -> object:
     except (ValueError, RecursionError) as error:
         if looks_like_html(data, headers):
             raise UnexpectedReply(
-                f"{what}: answered with an HTML page{_title(data)}, where JSON was expected",
+                f"{what}: answered with an HTML page{_titled(page_title)}, where JSON was expected",
                 hint="the URL leads to a web page (a proxy, a login or a dashboard), not to the engine's API",
             ) from error
-        declared = headers.get("content-type") or "no content type"
+        declared = _media_type(headers)
         raise UnexpectedReply(
             f"{what}: the answer ({len(data)} bytes, {declared}) is not valid JSON",
             hint="check that the URL is the engine's own API",
@@ -104,7 +112,7 @@ def parse_object(reply: Reply) -> JsonObject:
     Raises:
         UnexpectedReply: as `parse_json`, or JSON that is no object.
     """
-    value = parse_json(reply.data, what=reply.what, headers=reply.headers)
+    value = parse_json(reply.data, what=reply.what, headers=reply.headers, page_title=reply.page_title)
     if not is_object(value):
         raise UnexpectedReply(f"{reply.what}: the answer is JSON, but no object")
     return value
@@ -120,6 +128,8 @@ def looks_like_html(data: bytes, headers: Mapping[str, str]) -> bool:
 
 def server_message(reply: Reply) -> str:
     """The server's own words about an error, empty when it has none. Not yet fit for printing: see `Redactor`."""
+    if len(reply.data) > _MAX_ERROR_BYTES:
+        return ""
     try:
         payload = as_object(json.loads(reply.data))
     except (ValueError, RecursionError):
@@ -131,26 +141,8 @@ def message_in(payload: JsonObject) -> str:
     """The message of an error object in any of the shapes that servers use; empty when there is none."""
     for value in (at(payload, "error", "message"), payload.get("error"), payload.get("message"), payload.get("detail")):
         if text := as_text(value):
-            return text
+            return text[: MAX_READ + 1]  # one more, so that a cut is known to be one
     return ""
-
-
-class Redactor:
-    """Takes secrets and users' texts out of what a server wrote."""
-
-    def __init__(self, secrets: Iterable[str]) -> None:
-        self._secrets = tuple(sorted((text for text in secrets if len(text) >= _MIN_SECRET), key=len, reverse=True))
-
-    def clean(self, text: str, *, body: JsonObject | None) -> str:
-        """The text without secrets, without anything of the body that users wrote, on one line, not too long."""
-        # Validators quote their input behind such a key, sometimes shortened, so that no comparison finds it.
-        text = re.split(r"""['"]?\binput(?:_value)?['"]?\s*[:=]""", text, maxsplit=1)[0]
-        private = [] if body is None else list(_private_texts({key: body.get(key) for key in _PRIVATE_FIELDS}))
-        for secret in (*self._secrets, *sorted(private, key=len, reverse=True)):
-            for spelling in {secret, json.dumps(secret)[1:-1], repr(secret)[1:-1]}:
-                text = text.replace(spelling, "…")
-        text = " ".join(text.split())
-        return text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + "…"
 
 
 def refusal(reply: Reply, *, redactor: Redactor, body: JsonObject | None = None) -> ServiceError:
@@ -169,7 +161,7 @@ def refusal(reply: Reply, *, redactor: Redactor, body: JsonObject | None = None)
         return Refused(f"{start}: it wants other credentials", status=reply.status, hint=hint)
     if looks_like_html(reply.data, reply.headers):
         hint = "the URL leads to a web page or a gateway, not to the engine's API"
-        return Refused(f"{start} with an HTML page{_title(reply.data)}", status=reply.status, hint=hint)
+        return Refused(f"{start} with an HTML page{_titled(reply.page_title)}", status=reply.status, hint=hint)
     words = redactor.clean(server_message(reply), body=body)
     return Refused(
         f"{start}{': ' + words if words else ''}",
@@ -187,18 +179,18 @@ _HINTS = {
 }
 
 
-def _title(data: bytes) -> str:
-    found = _TITLE.search(data[:4096])
-    return f" ({' '.join(found[1].decode('utf-8', 'replace').split())!r})" if found else ""
+def title_of(data: bytes, headers: Mapping[str, str]) -> str:
+    """The title of a page for people, empty for anything else. Not yet fit for printing: see `Redactor`."""
+    found = _TITLE.search(data[:4096]) if looks_like_html(data, headers) else None
+    return "" if found is None else found[1].decode("utf-8", "replace").strip()
 
 
-def _private_texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        if len(value) >= _MIN_PRIVATE:
-            yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _private_texts(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _private_texts(item)
+def _titled(title: str) -> str:
+    return f" ({title[:_MAX_TITLE]!r})" if title else ""
+
+
+def _media_type(headers: Mapping[str, str]) -> str:
+    declared = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not declared:
+        return "no content type"
+    return declared if declared in _MEDIA_TYPES else "another content type"

@@ -22,6 +22,8 @@ from kvrelease.errors import UnexpectedReply, UsageError
 _STAND_INS = -9999.0
 _STAND_IN = -100.0
 _ABORTED = ("abort", "error")
+# Any other text there is the server's own, and may hold what it was sent.
+_FINISHES = (*_ABORTED, "stop", "length", "content_filter", "tool_calls", "function_call", None)
 
 
 def request_body(request: Request, *, model: str) -> JsonObject:
@@ -167,9 +169,12 @@ class _Gathered:
         if generated or (generated is None and self.finish_reason == "length"):
             return
         raise UnexpectedReply(
-            f"{what}: answered 200 without a single token (finish reason {self.finish_reason})",
+            f"{what}: answered 200 without a single token (finish reason {self._known_finish()})",
             hint="ask the server the same by hand; its log may say why",
         )
+
+    def _known_finish(self) -> str | None:
+        return self.finish_reason if self.finish_reason in _FINISHES else "unknown here"
 
 
 def _texts(choice: JsonObject) -> list[str]:

@@ -370,6 +370,31 @@ def test_a_body_that_is_no_unicode_is_an_input_error() -> None:
         over(Answers(httpx.Response(200)), post)
 
 
+@pytest.mark.parametrize("status", [200, 400])
+def test_the_title_of_a_page_is_told_without_keys_and_prompts(status: int) -> None:
+    title = "Gateway: bad token sk-very-secret for near the vault opens on tul"
+    page = f"<!DOCTYPE html><html><head><title>\n {title} </title></head></html>"
+
+    async def main() -> str:
+        connector = httpx.MockTransport(Answers(httpx.Response(status, html=page)))
+        async with Transport(parse_address("http://h"), api_key="sk-very-secret", connector=connector) as transport:
+            with pytest.raises((UnexpectedReply, Refused)) as caught:
+                await transport.post_object("/x", {"prompt": "Hush: the vault opens on tulips"})
+            return caught.value.message
+
+    message = asyncio.run(main())
+    assert "an HTML page ('Gateway: bad token …" in message
+    assert not [piece for piece in ("sk-very", "vault", "tul") if piece in message]
+
+
+def test_a_content_type_that_nobody_knows_is_not_repeated() -> None:
+    answers = Answers(httpx.Response(200, text="oops", headers={"content-type": "x/sk-very-secret"}))
+    with pytest.raises(UnexpectedReply) as caught:
+        over(answers, lambda transport: transport.get_object("/x"))
+    assert "another content type" in caught.value.message
+    assert "sk-very-secret" not in caught.value.message
+
+
 def test_nothing_secret_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="kvrelease")
 

@@ -108,6 +108,22 @@ def test_a_prompt_that_the_server_quotes_is_not_repeated() -> None:
         assert "secret" not in str(caught.value)
 
 
+def test_an_error_in_an_answer_of_200_repeats_no_prompt() -> None:
+    with pytest.raises(Refused) as caught:
+        answered(models("m"), httpx.Response(200, json={"error": {"message": "cannot render: a secret quest"}}))
+    assert "cannot render: …" in caught.value.message
+    too_long = {"error": {"message": "a secret quest, and the maximum context length is 9"}}
+    with pytest.raises(PromptTooLong) as long:
+        answered(models("m"), httpx.Response(200, json=too_long))
+    assert "secret" not in long.value.message
+
+
+def test_an_odd_finish_reason_is_not_repeated() -> None:
+    choices = [{"index": 0, "message": {"content": ""}, "finish_reason": "a secret question"}]
+    with pytest.raises(UnexpectedReply, match="finish reason unknown here"):
+        answered(models("m"), httpx.Response(200, json={"choices": choices}))
+
+
 def test_what_the_protocol_does_not_have_is_not_claimed() -> None:
     async def main(client: EngineClient) -> tuple[object, object, EngineIdentity]:
         return await client.tokenize(chat()), await client.counters(), await client.identify()
