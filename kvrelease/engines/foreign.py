@@ -11,6 +11,8 @@ from typing import TypeGuard
 
 from kvrelease.artifacts import JsonObject
 
+_MAX_IDS = 2**32  # as many as chained keys can name
+
 
 def is_object(value: object) -> TypeGuard[JsonObject]:
     """Whether a JSON value is an object."""
@@ -40,17 +42,20 @@ def as_count(value: object) -> int | None:
 
 
 def as_number(value: object) -> float | None:
-    """A JSON number, NaN and infinities included, or None."""
+    """A JSON number, NaN and infinities included, or None; None for an integer that no float holds too."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return None
 
 
 def as_ids(value: object) -> tuple[int, ...] | None:
-    """An array of token ids, or None when it is anything else."""
+    """An array of token ids, or None when it is anything else: no vocabulary has an id below 0 or above 32 bits."""
     if not isinstance(value, list):
         return None
-    ids = [item for item in value if isinstance(item, int) and not isinstance(item, bool)]
+    ids = [item for item in value if isinstance(item, int) and not isinstance(item, bool) and 0 <= item < _MAX_IDS]
     return tuple(ids) if len(ids) == len(value) else None
 
 

@@ -104,7 +104,7 @@ def parse_retry_after(text: str | None) -> float | None:
     except ValueError:
         try:
             moment = email.utils.parsedate_to_datetime(text)
-        except ValueError:
+        except (ValueError, OverflowError):  # no date, or one of a year that no calendar has
             return None
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=datetime.UTC)

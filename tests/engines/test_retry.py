@@ -10,7 +10,7 @@ from kvrelease.engines.retry import MAX_BACKOFF_S, Attempts, may_pass, parse_ret
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("0", 0.0), ("2.5", 2.5), ("-1", 0.0), ("soon", None), ("", None), ("inf", None), (None, None)],
+    [("0", 0.0), ("2.5", 2.5), ("-1", 0.0), ("soon", None), ("", None), ("inf", None), (None, None), ("1e400", None)],
 )
 def test_seconds_are_read_and_nonsense_is_not(text: str | None, seconds: float | None) -> None:
     assert parse_retry_after(text) == seconds
@@ -20,6 +20,23 @@ def test_a_date_is_read_with_and_without_its_zone() -> None:
     moment = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=100)
     for text in (email.utils.format_datetime(moment), email.utils.format_datetime(moment.replace(tzinfo=None))):
         assert parse_retry_after(text) == pytest.approx(100, abs=2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Fri, 31 Dec 9999999999999999999999 23:59:59 GMT",
+        "Fri, 31 Dec 10000 23:59:59 GMT",
+        "Fri, 31 Dec 2026 23:59:59 +99999999999999999999",
+        "Fri, 99 Dec 2026 99:99:99 GMT",
+        "Fri, 31 Dec 0 23:59:59 GMT",
+        "9" * 5000,
+        "\x00",
+        ", , ,",
+    ],
+)
+def test_no_header_of_a_server_is_a_fault_of_ours(text: str) -> None:
+    assert parse_retry_after(text) is None or parse_retry_after(text) == 0.0
 
 
 def test_waits_double_up_to_a_limit_and_have_jitter() -> None:
