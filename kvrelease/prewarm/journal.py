@@ -12,6 +12,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -27,6 +28,8 @@ FORMAT = "kvrelease/prewarm-journal.1"
 MAX_JOURNAL_BYTES = 1024**3
 MAX_LINE_BYTES = 64 * 1024
 _MODE = 0o600
+# How every journal begins. What is cut off before that is nobody's we know.
+_START = b'{"journal":"kvrelease/prewarm-journal'
 
 
 class JournalKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +103,7 @@ class Journal:
         Raises:
             InputError: it is about another prompt set, namespace or key space, another run holds it, or nothing can be
                 written there.
-            DamagedFile: it is no journal.
+            DamagedFile: it is no journal; it is left as it was.
         """
         self.path = path
         self.fault: Fault | None = None
@@ -110,10 +113,15 @@ class Journal:
         self._past: dict[str, dict[str, bool]] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, _MODE)
+            if path.exists():
+                _require_regular(path, path.stat())
+            # A pipe that took its place meanwhile must not be waited for.
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+            self._file = os.open(path, flags, _MODE)
         except OSError as error:
             raise _unusable(path, error) from error
         try:
+            _require_regular(path, os.fstat(self._file))
             self._lock()
             self._read(key)
         except BaseException:
@@ -165,9 +173,10 @@ class Journal:
             self._append(_Line(replica=self._numbers[replica], done=prompt_id))
 
     def remove(self) -> None:
-        """Deletes the file: the run is complete, or its cache is not ours."""
+        """Deletes the file, unless another one took its place: the run is complete, or its cache is not ours."""
         with contextlib.suppress(FileNotFoundError):
-            self.path.unlink()
+            if os.path.samestat(self.path.stat(), os.fstat(self._file)):
+                self.path.unlink()
 
     def _lock(self) -> None:
         try:
@@ -181,11 +190,13 @@ class Journal:
     def _read(self, key: JournalKey) -> None:
         size = os.fstat(self._file).st_size
         if size > MAX_JOURNAL_BYTES:
-            raise DamagedFile(f"reading the journal {self.path}: {size} bytes, which no journal has")
+            raise DamagedFile(f"reading the journal {self.path}: {size} bytes, which no journal has", hint=_LEFT_ALONE)
         whole = 0
-        # A second descriptor, closed with its file; the lock belongs to the first.
-        with self.path.open("rb") as file:
+        # A second descriptor of the same open file, closed with the reader; the lock stays with the first.
+        with os.fdopen(os.dup(self._file), "rb") as file:
             for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
+                if number == 1 and not line.startswith(_START):
+                    raise self._damaged(number, "it is no journal of a prewarm")
                 if len(line) > MAX_LINE_BYTES:
                     raise self._damaged(number, "it is longer than any line of a journal")
                 if not line.endswith(b"\n"):
@@ -196,8 +207,10 @@ class Journal:
             if whole < size:
                 os.ftruncate(self._file, whole)
             if not whole:
-                os.write(self._file, msgspec.json.encode(_Header(journal=FORMAT, key=key)) + b"\n")
+                _write(self._file, msgspec.json.encode(_Header(journal=FORMAT, key=key)) + b"\n")
         except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, whole)  # no half of a header, by which nobody would know it again
             raise _unusable(self.path, error) from error
 
     def _take(self, line: bytes, *, number: int, key: JournalKey) -> None:
@@ -227,9 +240,8 @@ class Journal:
             self._past[name].setdefault(entry.begun, False)
 
     def _damaged(self, number: int, why: str) -> DamagedFile:
-        return DamagedFile(
-            f"reading the journal {self.path}, line {number}: {why}", hint="delete it: the run starts anew"
-        )
+        hint = _LEFT_ALONE if number == 1 else "delete it: the run starts anew"
+        return DamagedFile(f"reading the journal {self.path}, line {number}: {why}", hint=hint)
 
     def _append(self, line: _Line) -> None:
         if self.fault is not None:
@@ -244,6 +256,18 @@ class Journal:
                 message=f"writing the journal {self.path}: {error.strerror or error}; this run cannot be resumed",
                 hint="make room, or name another file with --journal",
             )
+
+
+_LEFT_ALONE = "it was left alone: name another file with --journal"
+
+
+def _require_regular(path: Path, found: os.stat_result) -> None:
+    """Raises where no file is that could be read again: a pipe, a device, a directory."""
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(
+            f"opening the journal {path}: it is no regular file",
+            hint="name a file that can be written with --journal, or pass --no-journal",
+        )
 
 
 def _write(file: int, data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -100,12 +101,52 @@ def test_damage_names_the_line_and_the_next_step(tmp_path: Path, data: bytes, wo
     assert "delete it" in str(caught.value.hint)
 
 
-def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "data",
+    [b"my notes\n", b"my notes", b"{", b'{"minified": "json"}', b'{"journal":"', b"\x00" * 100, b"x" * 100_000, b"\n"],
+)
+def test_a_file_of_something_else_is_left_alone(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "notes.txt"
-    path.write_text("my notes\n", encoding="utf-8")
-    with pytest.raises(DamagedFile):
+    path.write_bytes(data)
+    with pytest.raises(DamagedFile) as caught:
         Journal(path, key=KEY)
-    assert path.read_text(encoding="utf-8") == "my notes\n"
+    assert "left alone" in str(caught.value.hint)
+    assert path.read_bytes() == data
+
+
+def test_a_header_that_was_cut_off_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    killed_after(path)
+    header = path.read_bytes().split(b"\n")[0]
+    path.write_bytes(header[:-5])
+    assert past(path).is_empty
+    assert path.read_bytes() == header + b"\n"
+
+
+def test_a_disk_that_is_full_at_the_start_leaves_no_half_of_a_header(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    with _files_of_at_most(20), pytest.raises(InputError):
+        Journal(path, key=KEY)
+    assert path.read_bytes() == b""
+    assert past(path).is_empty
+
+
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path / "link", Path("/dev/null"), tmp_path):
+        with pytest.raises(InputError, match="no regular file") as caught:
+            Journal(path, key=KEY)
+        assert "--journal" in str(caught.value.hint)
+
+
+def test_another_file_that_took_the_place_of_a_journal_is_not_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    with Journal(path, key=KEY) as journal:
+        (tmp_path / "mine").write_text("mine", encoding="utf-8")
+        (tmp_path / "mine").replace(path)
+        journal.remove()
+    assert path.read_text(encoding="utf-8") == "mine"
 
 
 @pytest.mark.parametrize("field", ["namespace", "key_space", "prompt_set"])
