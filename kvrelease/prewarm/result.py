@@ -102,7 +102,7 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
         restarted: an earlier run was cut short, and its engine process is gone: nothing of it counts.
         touched: requests of the touch pass, counted apart.
         asked_again: requests of the proof that were answered, of its last pass.
-        errors: requests of any part of the run that were not answered properly.
+        errors: requests of any part of the run that were not answered properly; a prompt counts once.
         retries: requests sent again before they were answered.
         foreign_tokens: hits that this release did not compute; of what is known where there are any, None when there
             is no such hit and some cannot be told.
@@ -132,6 +132,8 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
         throttled: times that concurrency was lowered, because the server asked for it or its queue grew.
         plan_s: seconds from the first request of the plan to the last answer.
         skipped: prompts that the server refused for themselves (too long for its context), by id.
+        failed: prompts whose last request got no proper answer, by id: the budget of errors allowed for them, or one of
+            them ended the run.
         is_flushed: this run emptied the cache first, and proved it.
         fault: what ended this replica's run early.
     """
@@ -172,6 +174,7 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
     throttled: int = 0
     plan_s: float | None = None
     skipped: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
     is_flushed: bool = False
     fault: Fault | None = None
 

@@ -113,7 +113,8 @@ class Warming:
         self._second: SecondWitness | None = None
         self._times: TimeWitness | None = None
         self._control: ControlResult | None = None
-        self._errors = 0
+        self._failed: dict[str, bool] = {}  # by prompt, whether its last request got no proper answer either
+        self._other_errors = 0
         self._skipped: dict[str, None] = {}
         self._lost: dict[str, None] = {}
         self._fault: Fault | None = None
@@ -178,6 +179,11 @@ class Warming:
     @property
     def _passes(self) -> tuple[Tally, ...]:
         return (self._sent, self._touched, self._retouched, *self._before_proof, self._proof, self._by_slot)
+
+    @property
+    def _errors(self) -> int:
+        """Requests without a proper answer; a prompt counts once, however often it was sent."""
+        return len(self._failed) + self._other_errors
 
     @property
     def _is_over(self) -> bool:
@@ -319,6 +325,7 @@ class Warming:
         if is_planned and self._journal is not None:
             self._journal.begin(self.name, prompt_id)
         sent_s = time.monotonic()
+        is_late = not is_planned and self._failed.get(prompt_id, False)
         leg: Leg | None = None
         try:
             leg = await self._tried(self._on_its_slot(prompt_id), prompt_id=prompt_id)
@@ -330,8 +337,9 @@ class Warming:
                 self._schedule.give_up(prompt_id)
         if leg is None:
             return
-        into.add(leg)
-        if not is_planned:
+        # What failed while the plan was sent, and is answered when it is touched, is sent late: no miss of a repeat.
+        (self._sent if is_late else into).add(leg)
+        if not is_planned and not is_late:
             self._note_hit(prompt_id, leg)
         found = leg.observation
         self._pace.answered(
@@ -344,8 +352,10 @@ class Warming:
         if is_planned:
             self._count_bound(self._cost_of(prompt_id), computed=_computed_tokens(leg))
             self._schedule.finish(prompt_id)
-            if self._journal is not None and not leg.foreign_tokens:
-                self._journal.finish(self.name, prompt_id)
+        elif is_late:
+            self._least_tokens += _computed_tokens(leg) or 0
+        if (is_planned or is_late) and self._journal is not None and not leg.foreign_tokens:
+            self._journal.finish(self.name, prompt_id)
         self._watch.answered(self.name)
 
     def _note_hit(self, prompt_id: str, leg: Leg) -> None:
@@ -371,14 +381,20 @@ class Warming:
         sent_s = time.monotonic()
         tokens = None if prompt_id is None else self._tokens.get(prompt_id)
         try:
-            return await self._answered(request, tokens=tokens)
+            leg = await self._answered(request, tokens=tokens)
         except ServiceError as error:
             if isinstance(error, Refused) and error.was_throttled:
                 self._pace.answered(sent_s=sent_s, at_s=time.monotonic(), was_throttled=True)
-            self._errors += 1
+            if prompt_id is None:
+                self._other_errors += 1
+            else:
+                self._failed[prompt_id] = True
             if not self._terms.limits.allows_errors(self._errors, planned=len(self.plan.order)):
                 raise
             return None
+        if prompt_id in self._failed:
+            self._failed[prompt_id] = False
+        return leg
 
     async def _answered(self, request: Request, *, tokens: tuple[int, ...] | None = None) -> Leg:
         """The leg of a request; cancelled meanwhile, it still waits a little for the answer.
@@ -557,6 +573,7 @@ class Warming:
             throttled=self._pace.lowered,
             plan_s=self._plan_s,
             skipped=tuple(self._skipped),
+            failed=tuple(prompt_id for prompt_id, is_failed in self._failed.items() if is_failed),
             is_flushed=self._was_asked_to_flush and bool(self._sent.answered) and foreign == 0,
             fault=self._fault or self._end_of_budget(),
         )

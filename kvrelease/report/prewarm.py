@@ -40,6 +40,7 @@ def prewarm_document(found: PrewarmReport) -> Document:
     faults = dict.fromkeys((*(one.fault for one in found.replicas if one.fault), *found.faults))
     notes = [fault.shown for fault in faults]
     notes += [_refused(one) for one in found.replicas if one.skipped]
+    notes += [f"{one.shown}: without a proper answer: {_listed(one.failed)}" for one in found.replicas if one.failed]
     notes += [f"{one.shown}: lost when asked again: {_listed(one.lost)}" for one in found.replicas if one.lost]
     notes += [*_left_out(found.plan), *found.notes]
     if notes:

@@ -12,9 +12,11 @@ from kvrelease.artifacts import Verdict
 from kvrelease.config import Production
 from kvrelease.engines.base import EngineKind
 from kvrelease.prewarm.result import PrewarmReport, ReplicaResult
+from kvrelease.report.terminal import render_text
 from kvrelease.workload.prompt_set import Prompt, PromptKind, PromptSet
 from tests.engines.scripted import Break, Generation, ScriptedEngine
 from tests.engines.scripted_cache import Slot, SlotCache
+from tests.report.pages import page_of
 from tests.verify.deployments import deployment, prompts, serve_users, warmed
 
 
@@ -419,6 +421,36 @@ def test_e14_the_budget_of_errors_is_one_for_all_parts_of_the_run(answered: int)
         assert (found.errors, found.fault) == (1, None)
         assert found.control is not None
         assert found.asked_again == 12 - (answered == 26)
+
+
+class FailsFor(ScriptedEngine):
+    """No proper answer to prompts that hold a word, so many times each."""
+
+    def __init__(self, word: str, *, times: int) -> None:
+        super().__init__(release="new")
+        self.word, self.times = word, times
+
+    def generate(self, prompt: Any, body: Any, **more: Any) -> Generation:
+        if self.word in str(body.get("prompt")) and self.times:
+            self.times -= 1
+            raise ConnectionResetError
+        return super().generate(prompt, body, **more)
+
+
+@pytest.mark.parametrize(("times", "failed"), [(99, ("p3",)), (1, ())])
+def test_e14_a_prompt_without_an_answer_is_sent_late_counted_once_and_named(
+    times: int, failed: tuple[str, ...]
+) -> None:
+    many = of_words(*(words(40, of=f"{letter}-") for letter in "abcdefghijklmnop"))
+    with FailsFor("d-1 ", times=times) as engine:
+        report = warmed(engine, deployed=deployment(prompt_set=many), max_retries=0, max_error_rate=0.1)
+        found = only(report)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert (found.errors, found.failed, found.lost) == (1, failed, ())
+        assert (found.sent, found.touched) == (16 - len(failed), 15)
+        assert (found.over_lower_bound, found.hit_rate_touched) == (1.0, 1.0)
+        page = render_text(page_of(report))
+        assert ("without a proper answer: p3" in page) is bool(failed)
 
 
 def test_e14_one_error_more_than_the_budget_ends_the_replica() -> None:
