@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 from msgspec.structs import replace
 
-from kvrelease.binding.observe import Leg, Observer, Witness, origin_space
+from kvrelease.binding.observe import Leg, Observer, Witness, known_total, origin_space, total
 from kvrelease.engines.base import Counters, EngineClient, EngineKind, Observation, Request
 from kvrelease.engines.detect import open_engine
 from kvrelease.ledger.records import CacheOrigin
@@ -233,3 +233,10 @@ def test_without_a_process_identity_nothing_is_remembered() -> None:
         with_observer(server, send, ledger=ledger)
         origin = CacheOrigin(replica=server.url, process="", key_space=None, namespace=NAMESPACE)
         assert ledger.computed_prefixes(origin) == frozenset()
+
+
+def test_one_unknown_makes_a_sum_unknown_but_does_not_hide_a_foreign_hit() -> None:
+    assert (total([1, 2]), total([1, None]), total([])) == (3, None, None)
+    assert known_total([None, 80, 0]) == 80
+    assert known_total([None, 0]) is None
+    assert known_total([0, 0]) == 0

@@ -42,6 +42,8 @@ def test_what_is_kept_is_nearly_the_best_that_fits() -> None:
             kept = keep(tree, weights=weights, room_blocks=room_blocks)
             assert room(tree, kept.senders) <= room_blocks
             saved = worth(tree, weights, kept.senders)
+            ways_of = {name: {segment.index for segment in tree.path(name)} for name in kept.senders}
+            assert not any(one < other for one in ways_of.values() for other in ways_of.values()), "sent in vain"
             traffic = sum(weights[name] * len(tokens[name]) for name in tree.order)
             assert kept.share == pytest.approx(saved / traffic)
             optimum = best(tree, weights, room_blocks=room_blocks)
@@ -57,7 +59,8 @@ def test_kept_and_dropped_are_all_prompts_that_can_be_cached() -> None:
         resident = {segment.index for name in kept.senders for segment in tree.path(name)}
         for name, branch in tree.branches.items():
             assert (name in kept.dropped) == (branch.segment is not None and branch.segment not in resident)
-            assert 0 <= kept.share <= 1
+        alone = [worth(tree, weights, (name,)) for name in kept.dropped]
+        assert alone == pytest.approx(sorted(alone)), "least valuable first"
 
 
 def test_a_shared_prefix_is_kept_by_the_prompt_that_ends_in_it_when_longer_ones_do_not_fit() -> None:
@@ -72,7 +75,7 @@ def test_a_shared_prefix_is_kept_by_the_prompt_that_ends_in_it_when_longer_ones_
 def test_one_large_valuable_prompt_is_not_lost_to_a_small_one() -> None:
     tokens = {"small": tuple(range(5)), "large": tuple(range(50, 91))}
     tree = build_prefix_tree(tokens, block_tokens=BLOCK)
-    kept = keep(tree, weights={"small": 1.1, "large": 1.0}, room_blocks=10)
+    kept = keep(tree, weights={"small": 2.0, "large": 1.0}, room_blocks=10)
     assert kept.senders == ("large",)
 
 

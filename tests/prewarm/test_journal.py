@@ -199,3 +199,20 @@ def test_no_salt_and_no_text_is_written(tmp_path: Path) -> None:
     text = (tmp_path / "j").read_text(encoding="utf-8")
     assert (tmp_path / "j").stat().st_mode & 0o077 == 0
     assert set(text.splitlines()[0].split('"')) >= {"kv1-a-undeclared-e0", "kvprompts1:00"}
+
+
+def test_a_replica_that_joins_a_resumed_run_is_not_mixed_up_with_the_first(tmp_path: Path) -> None:
+    killed_after(tmp_path / "j")
+    with Journal(tmp_path / "j", key=KEY) as journal:
+        journal.follow("http://three:8000", process="started:3")
+        journal.finish("http://three:8000", "z")
+    assert past(tmp_path / "j").done == frozenset("ab")
+    assert past(tmp_path / "j", "http://three:8000", process="started:3").done == frozenset("z")
+
+
+def test_a_journal_of_another_format_is_not_read(tmp_path: Path) -> None:
+    killed_after(tmp_path / "j")
+    text = (tmp_path / "j").read_text(encoding="utf-8")
+    (tmp_path / "j").write_text(text.replace("prewarm-journal.1", "prewarm-journal.9", 1), encoding="utf-8")
+    with pytest.raises(DamagedFile, match="its format is not kvrelease"):
+        Journal(tmp_path / "j", key=KEY)

@@ -8,10 +8,8 @@ import msgspec
 import pytest
 
 from kvrelease.artifacts import Fault, Verdict, from_json, to_json
-from kvrelease.binding.observe import known_total, total
 from kvrelease.prewarm.judge import judge
 from kvrelease.prewarm.plan import Plan
-from kvrelease.prewarm.proof import Tally, percentiles
 from kvrelease.prewarm.result import (
     ControlResult,
     Limits,
@@ -22,7 +20,6 @@ from kvrelease.prewarm.result import (
     TimeWitness,
 )
 from tests import builders
-from tests.verify.builders import leg
 
 PLAN = Plan(
     prompts=2,
@@ -123,27 +120,6 @@ def test_no_replica_at_all_is_no_pass() -> None:
     assert verdict()[0] is Verdict.INCONCLUSIVE
 
 
-def test_one_unknown_makes_a_sum_unknown_but_does_not_hide_a_foreign_hit() -> None:
-    assert (total([1, 2]), total([1, None]), total([])) == (3, None, None)
-    assert known_total([None, 80, 0]) == 80
-    assert known_total([None, 0]) is None
-    assert known_total([0, 0]) == 0
-
-
-def test_rates_are_none_where_nothing_is_cacheable_or_known() -> None:
-    nothing, one = Tally(), Tally()
-    one.add(leg())
-    assert one.rate_of(192) == 1.0
-    assert one.rate_of(None) is None
-    assert nothing.rate_of(0) is None
-
-
-def test_percentiles_are_nearest_rank_in_milliseconds() -> None:
-    assert percentiles([]) == NO_TIMES
-    assert percentiles([0.25]) == Percentiles(p50=250.0, p95=250.0)
-    assert percentiles([n / 1000 for n in range(1, 21)]) == Percentiles(p50=10.0, p95=19.0)
-
-
 SILENT = changed(foreign_tokens=None, cached_tokens=None, hit_rate_after=None, witness="nobody")
 
 
@@ -204,3 +180,26 @@ def test_a_report_of_the_first_schema_is_still_read() -> None:
             del one[name]
     found = from_json(json.dumps(report).encode(), PrewarmReport, source="old.json")
     assert (found.schema, found.replicas[0].sent, found.plan.prompts) == (1, 3, 66)
+
+
+def test_a_low_rate_is_no_fail_where_the_witnesses_of_it_disagree() -> None:
+    lying = SecondWitness(usage_tokens=10, counter_tokens=300)
+    assert verdict(changed(hit_rate_after=0.1, second=lying))[0] is Verdict.INCONCLUSIVE
+
+
+def test_limits_are_reached_by_what_equals_them() -> None:
+    quick = changed(hit_rate_after=0.9, ttft_warm_ms=Percentiles(p50=50.0, p95=100.0))
+    assert judge([quick], plan=PLAN, limits=Limits(max_ttft_ms=100.0), interrupted=False)[0] is Verdict.PASS
+    assert judge([quick], plan=PLAN, limits=Limits(max_ttft_ms=99.9), interrupted=False)[0] is Verdict.FAIL
+
+
+def test_a_limit_of_times_without_times_is_inconclusive() -> None:
+    found, reason = judge([WARM], plan=PLAN, limits=Limits(max_ttft_ms=100.0), interrupted=False)
+    assert found is Verdict.INCONCLUSIVE
+    assert "no time to the first token was told" in reason
+
+
+def test_a_shortfall_names_the_blocks_of_the_replicas_own_plan() -> None:
+    own = msgspec.structs.replace(PLAN, blocks_needed=77)
+    assert "77 blocks" in verdict(changed(plan=own, hit_rate_after=0.5))[1]
+    assert "20 blocks" in verdict(changed(plan=None, hit_rate_after=0.5))[1]

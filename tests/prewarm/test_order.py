@@ -83,6 +83,8 @@ def test_what_an_earlier_run_computed_is_not_sent_and_holds_nobody_up() -> None:
     plan = make_plan(TREE, weights=dict.fromkeys(DESKS, 1.0), capacity_tokens=None)
     schedule = Schedule(TREE, plan.order, done=frozenset(("heavy",)))
     assert {schedule.start(), schedule.start()} == {"light", "other"}
+    bound = TREE.lower_bound_tokens
+    assert schedule.cost("light") == bound(("heavy", "light")) - bound(("heavy",)) < bound(("light",))
     assert schedule.start() is None
 
 

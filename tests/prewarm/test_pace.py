@@ -106,3 +106,28 @@ def test_unknown_times_speak_neither_for_nor_against() -> None:
     for _ in range(40):
         pace.answered(sent_s=0.0, at_s=1.0, was_throttled=False)
     assert pace.limit == 16
+
+
+def test_a_queue_lowers_it_from_more_than_half_of_ours_and_more_than_one() -> None:
+    few, many, one = Pace(32, start=8), Pace(32, start=8), Pace(32, start=1)
+    few.queued(4.0, at_s=1.0)
+    many.queued(4.2, at_s=1.0)
+    one.queued(1.0, at_s=1.0)
+    assert (few.limit, many.limit, one.limit) == (8, 4, 1)
+    for step in (2.0, 3.0, 3.0):
+        one.answered(sent_s=step, at_s=step, was_throttled=False)
+    assert one.limit == 4, "it goes on doubling"
+
+
+def test_one_request_at_a_time_is_never_called_lowered() -> None:
+    pace = Pace(1)
+    pace.queued(9.0, at_s=1.0)
+    assert (pace.limit, pace.lowered) == (1, 0)
+
+
+def test_long_prompts_after_short_ones_are_not_taken_for_a_slow_server() -> None:
+    pace = Pace(16, start=4)
+    for step in range(80):
+        tokens = 20 if step < 40 else 600
+        pace.answered(sent_s=step, at_s=step + 1, was_throttled=False, ttft_s=tokens / 100, computed_tokens=tokens)
+    assert (pace.limit, pace.lowered) == (16, 0)

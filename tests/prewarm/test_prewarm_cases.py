@@ -92,26 +92,25 @@ def test_c12_a_cache_that_a_sliding_window_empties_is_reported_with_what_to_look
 # --- a cache that is smaller than anybody said ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("told_blocks", [None, 4000])
-def test_a_cache_that_does_not_hold_the_set_never_passes_and_what_is_cold_is_named(told_blocks: int | None) -> None:
-    unlike = of_words(*(words(40, of=f"p{number}-") for number in range(40)))
-    with ScriptedEngine(release="new", capacity_blocks=told_blocks) as engine:
-        engine.cache.capacity_blocks = 40  # type: ignore[attr-defined]
+def test_a_cache_that_does_not_hold_the_set_never_passes_and_what_is_cold_is_named() -> None:
+    unlike = of_words(*(words(40, of=f"p{number}-") for number in range(20)))
+    with ScriptedEngine(release="new", capacity_blocks=4000) as engine:
+        engine.cache.capacity_blocks = 20  # type: ignore[attr-defined]
         report = warmed(engine, deployed=deployment(prompt_set=unlike))
         found = only(report)
         assert report.verdict is Verdict.FAIL, report.reason
         assert found.hit_rate_touched is not None
         assert found.hit_rate_touched < 0.2
-        assert len(found.lost) > 30
+        assert len(found.lost) > 8
         assert "is the cache smaller" in report.reason
 
 
 def test_a_cache_that_was_emptied_while_it_was_touched_is_found_by_the_sample() -> None:
-    unlike = of_words(*(words(40, of=f"p{number}-") for number in range(40)))
+    unlike = of_words(*(words(40, of=f"p{number}-") for number in range(20)))
     with ScriptedEngine(release="new") as engine:
 
         def wipe(event: Any) -> None:
-            if event.done == 40 + 2 + 30:
+            if event.done == 20 + 2 + 15:
                 engine.flush()
 
         report = warmed(engine, deployed=deployment(prompt_set=unlike), progress=wipe)
@@ -407,7 +406,7 @@ def test_e14_a_failed_request_within_the_budget_of_errors_turns_nothing_red() ->
         assert only(report).errors == 1
 
 
-@pytest.mark.parametrize("answered", [1, 3, 15, 26], ids=["control", "plan", "touch-pass", "proof"])
+@pytest.mark.parametrize("answered", [1, 26], ids=["control", "proof"])
 def test_e14_the_budget_of_errors_is_one_for_all_parts_of_the_run(answered: int) -> None:
     with ScriptedEngine(release="new") as engine:
 
@@ -500,6 +499,13 @@ def test_a_control_whose_first_attempt_was_computed_and_never_heard_of_is_sent_a
         assert len(engine.cached_of) == 1 + 4 + 11 + 12 + 12, "the first, the control anew, the rest, touched, proved"
 
 
+def test_e14_a_server_that_is_busy_past_all_retries_gets_fewer_at_once() -> None:
+    with ScriptedEngine(release="new") as engine:
+        engine.break_with(Break.BUSY, times=1)
+        found = only(warmed(engine, max_retries=0, max_error_rate=0.1))
+        assert (found.errors, found.throttled >= 1, found.over_lower_bound) == (1, True, 1.0)
+
+
 def test_e14_without_a_budget_it_ends_the_replica_and_is_told() -> None:
     with ScriptedEngine(release="new") as engine:
         engine.break_with(Break.CRASHING, times=1)
@@ -540,13 +546,15 @@ def test_c22_the_cap_holds_from_the_first_request_and_no_prefix_is_computed_by_t
     """https://github.com/sgl-project/sglang/pull/39398
     https://github.com/vllm-project/vllm/pull/2494
     """
-    with Counting(release="new") as engine:
+    with Counting(release="new", capacity_blocks=1000) as engine:
         report = warmed(engine, deployed=deployment(prompt_set=prompts(per_desk=8)), concurrency=5)
         assert report.verdict is Verdict.PASS, report.reason
         assert engine.most <= 5
         assert only(report).most_in_flight <= 5
         assert engine.computed_twice == 0
         assert only(report).over_lower_bound == 1.0
+        # vLLM's own block, one for each in flight, and those of a control of three blocks and a token.
+        assert report.plan.head_room_blocks == 1 + 5 + 4
 
 
 # --- c26: salts ------------------------------------------------------------------------------------------------------

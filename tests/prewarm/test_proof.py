@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kvrelease.binding.observe import Witness
 from kvrelease.engines.base import Counters
 from kvrelease.prewarm.proof import Tally, foreign_of, is_likely_warm, percentiles, sample, second_witness, time_witness
-from kvrelease.prewarm.result import Percentiles, TimeWitness
+from kvrelease.prewarm.result import Percentiles, SecondWitness, TimeWitness
 from tests.builders import leg
 
 
@@ -14,7 +15,8 @@ def tally(*cached: int | None) -> Tally:
     """Requests of 200 tokens with so many cached."""
     made = Tally()
     for tokens in cached:
-        made.add(leg(cached_tokens=tokens, foreign_tokens=None if tokens is None else 0, prompt_tokens=200))
+        foreign = None if tokens is None else 0
+        made.add(leg(cached_tokens=tokens, foreign_tokens=foreign, prompt_tokens=200, cacheable_tokens=192))
     return made
 
 
@@ -78,10 +80,36 @@ def test_hits_of_a_store_outside_the_process_are_hits() -> None:
     assert (found.counter_tokens, found.disagree) == (384, False)
 
 
+def test_witnesses_disagree_from_less_than_half() -> None:
+    told = ((192, 96, False), (192, 95, True), (95, 192, True), (0, 0, False), (1, None, False))
+    for usage, counter, is_apart in told:
+        assert SecondWitness(usage_tokens=usage, counter_tokens=counter).disagree is is_apart
+
+
+def test_hits_that_counters_told_are_not_called_usage() -> None:
+    silent = Tally()
+    silent.add(leg(cached_tokens=192, prompt_tokens=200, witness=Witness.COUNTERS))
+    found = second_witness(silent, before=counters(0, 0), after=counters(200, 192))
+    assert (found.usage_tokens, found.counter_tokens) == (None, 192)
+
+
+def test_only_what_is_known_to_be_gone_counts_as_evicted() -> None:
+    assert tally(0, 96, 192, None).evicted == 2
+
+
+def test_rates_are_none_where_nothing_is_cacheable_or_known() -> None:
+    assert tally(192).hit_rate == 1.0
+    assert tally(192).rate_of(None) is None
+    assert tally(192, None).hit_rate is None
+    assert tally().rate_of(0) is None
+
+
 def test_times_are_compared_pair_by_pair() -> None:
     assert time_witness([1.0, 2.0, 4.0], [0.1, 1.0, 1.0]) == TimeWitness(pairs=3, ratio=0.25)
     assert time_witness([], []) == TimeWitness(pairs=0, ratio=None)
-    assert is_likely_warm(TimeWitness(pairs=3, ratio=0.25))
+    assert time_witness([0.0, 1.0], [1.0, 0.5]) == TimeWitness(pairs=1, ratio=0.5)
+    assert is_likely_warm(TimeWitness(pairs=3, ratio=0.5))
+    assert not is_likely_warm(TimeWitness(pairs=3, ratio=0.51))
     assert not is_likely_warm(TimeWitness(pairs=2, ratio=0.1))
     assert not is_likely_warm(TimeWitness(pairs=9, ratio=0.8))
     assert not is_likely_warm(None)

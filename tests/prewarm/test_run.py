@@ -78,11 +78,14 @@ def test_a_cold_engine_becomes_warm_and_passes() -> None:
 
 def test_a_cold_engine_computes_exactly_the_lower_bound() -> None:
     with ScriptedEngine(release="new") as engine:
-        found = only(warmed(engine))
+        found = only(warmed(engine, concurrency=1))
         assert found.computed_tokens == plan_of(found).lower_bound_tokens
         assert found.sent == len(plan_of(found).order)
         assert found.touched == found.sent
         assert (found.over_lower_bound, found.given_tokens) == (1.0, 0)
+        messages = {prompt.id: prompt.body["messages"] for prompt in prompts()}
+        touched = [seen.body["messages"] for seen in engine.generations()[14:26]]
+        assert touched == [messages[prompt_id] for prompt_id in reversed(plan_of(found).order)], "most valuable last"
 
 
 def test_llamacpp_with_fewer_slots_than_prompts_ends_with_the_most_valuable_resident() -> None:
@@ -122,6 +125,22 @@ def test_a_dirty_cache_fails_with_the_remedy_and_nothing_more_is_sent() -> None:
         assert found.hit_rate_before
         assert found.hit_rate_after is None
         assert (found.sent, len(engine.generations()) - before) == (1, 1)
+
+
+def test_a_dirty_cache_leaves_no_journal(tmp_path: Path) -> None:
+    with dirty_engine() as engine:
+        serve_users(engine)
+        engine.reload("new")
+        with Journal(tmp_path / "j", key=journal_key(deployment())) as journal:
+            assert warmed(engine, journal=journal).verdict is Verdict.FAIL
+        assert not (tmp_path / "j").exists()
+
+
+def test_the_journal_of_a_deployment_does_not_hold_its_salt(tmp_path: Path) -> None:
+    key = journal_key(deployment(salt="a-secret"))
+    with Journal(tmp_path / "j", key=key):
+        assert b"a-secret" not in (tmp_path / "j").read_bytes()
+    assert len({key.file_name, *(journal_key(deployment(salt=salt)).file_name for salt in ("another", None))}) == 3
 
 
 def test_the_namespace_of_its_own_is_clean_on_the_same_server(ledger: Ledger) -> None:
@@ -298,6 +317,18 @@ def test_a_replica_that_dies_midway_is_told_and_the_other_completes() -> None:
         assert [fault.where for fault in report.faults] == [bad.url]
 
 
+def test_a_replica_that_restarts_during_its_proof_is_no_pass() -> None:
+    with ScriptedEngine(release="new") as engine:
+
+        def restart(event: ProgressEvent) -> None:
+            if event.done == 30:
+                engine.restart()
+
+        report = warmed(engine, progress=restart)
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert "changed during the run" in report.reason
+
+
 def test_one_dirty_replica_fails_the_run_and_is_named() -> None:
     with ScriptedEngine(release="new") as clean, dirty_engine() as dirty:
         serve_users(dirty)
@@ -345,10 +376,16 @@ def test_an_address_of_a_name_is_told_with_the_name(resolver: Resolver, ledger: 
         report, planned = with_fleet(reached(f"dns+http://{NAME}:{engine.port}"), main)
         place = f"http://127.0.0.1:{engine.port} ({NAME})"
         assert report.reason.startswith(f"{place}: ")
-        assert [one.shown for one in (*report.replicas, *planned.replicas)] == [place, place]
+        assert [one.shown for one in report.replicas] == [one.shown for one in planned.replicas] == [place]
 
 
 # --- budget, Ctrl-C, resuming ---------------------------------------------------------------------------------------
+
+
+def test_a_budget_of_just_what_the_plan_takes_is_enough() -> None:
+    with ScriptedEngine(release="new") as engine:
+        bound = warmed(engine, budget_s=1e-9).plan.lower_bound_tokens
+        assert warmed(engine, budget_tokens=bound).verdict is Verdict.PASS
 
 
 def test_a_spent_budget_is_incomplete_and_says_how_far_it_came() -> None:
@@ -590,6 +627,17 @@ def test_an_engine_that_cannot_flush_says_so() -> None:
         assert "--allow-flush" in report.reason
 
 
+def test_one_flush_empties_every_rank_behind_a_url(ledger: Ledger) -> None:
+    async def main(fleet: Fleet) -> PrewarmReport:
+        return await prewarm(fleet.engines, deployment=deployment(), ledger=ledger, allows_flush=True)
+
+    with ScriptedEngine(release="new", ranks=2) as engine:
+        report = with_fleet(msgspec.structs.replace(reached(engine.url), ranks=None), main)
+        assert report.verdict is Verdict.PASS, report.reason
+        assert [one.is_flushed for one in report.replicas] == [True, True]
+        assert len([seen for seen in engine.requests if seen.path == "/reset_prefix_cache"]) == 1
+
+
 # --- the ledger -----------------------------------------------------------------------------------------------------
 
 
@@ -700,3 +748,9 @@ def test_concurrency_never_exceeds_the_limit(limit: int) -> None:
     with Counting(release="new") as engine:
         warmed(engine, deployed=deployment(prompt_set=prompts(per_desk=8)), concurrency=limit)
         assert engine.most <= limit
+
+
+def test_slots_are_filled_one_at_a_time() -> None:
+    with Counting(EngineKind.LLAMACPP, release="new", slots=4) as engine:
+        warmed(engine, deployed=deployment(prompt_set=prompts(per_desk=2)), concurrency=5)
+        assert engine.most == 1
