@@ -155,9 +155,18 @@ def _leaves(group: ExceptionGroup[Exception]) -> Iterator[Exception]:
 
 
 class ServiceError(KvreleaseError):
-    """An engine or a store did not answer properly."""
+    """An engine or a store did not answer properly.
+
+    Attributes:
+        may_have_run: what was asked for may have been done all the same; False where it certainly was not: nobody was
+            reached, or it was refused before anything was done.
+    """
 
     exit_code = ExitCode.SERVICE
+
+    def __init__(self, message: str, *, hint: str | None = None, may_have_run: bool = True) -> None:
+        super().__init__(message, hint=hint)
+        self.may_have_run = may_have_run
 
 
 class Unreachable(ServiceError):
@@ -185,8 +194,9 @@ class Refused(ServiceError):
         hint: str | None = None,
         was_throttled: bool = False,
         retry_after_s: float | None = None,
+        may_have_run: bool = True,
     ) -> None:
-        super().__init__(message, hint=hint)
+        super().__init__(message, hint=hint, may_have_run=may_have_run)
         self.status = status
         self.was_throttled = was_throttled
         self.retry_after_s = retry_after_s

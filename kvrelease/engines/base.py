@@ -122,8 +122,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         finish_reason: `stop`, `length`, …
         model: the model name that the response carries.
         system_fingerprint: the response's own label; a hint, never deciding.
-        retries: how often it was sent again before it answered. An attempt that failed may have filled the cache, so
-            above zero `cached_tokens` is no evidence of a foreign hit.
+        retries: how often it was sent again before it answered.
+        lost: of the attempts before, those that may have been computed all the same (the connection broke, a gateway
+            answered 5xx) and have filled the cache: above zero a hit may be a hit of this very request.
         was_throttled: the server asked for fewer requests before it answered (429, or 503 with a time).
         retry_after_s: the longest wait that it asked for meanwhile, seconds; None when it asked for none.
         rank: the data-parallel rank that answered.
@@ -140,6 +141,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     system_fingerprint: str | None = None
     retries: int = 0
+    lost: int = 0
     was_throttled: bool = False
     retry_after_s: float | None = None
     rank: int | None = None

@@ -229,8 +229,9 @@ class Transport:
                 ) from error
             except (httpx.HTTPError, _Broken) as error:
                 fault, may_repeat = self._translated(error, what=what, retries=attempts.retries)
-                pause = attempts.after_break() if may_repeat and is_repeatable else None
+                pause = attempts.after_break(was_sent=fault.may_have_run) if may_repeat and is_repeatable else None
                 if pause is None or time.monotonic() + pause >= deadline:
+                    fault.may_have_run = fault.may_have_run or attempts.lost > 0
                     raise fault from error
             else:
                 asked = reply.headers.get("retry-after")
@@ -239,6 +240,7 @@ class Transport:
                     return msgspec.structs.replace(
                         reply,
                         page_title=self.redactor.clean(title_of(reply.data, reply.headers), body=body),
+                        lost=attempts.lost,
                         was_throttled=attempts.was_throttled,
                         retry_after_s=attempts.retry_after_s,
                     )
@@ -300,13 +302,17 @@ class Transport:
             case httpx.ConnectTimeout():
                 hint = "check the address, the network and firewalls"
                 # Where nobody ever answered, a second wait as long tells nothing.
-                return Unreachable(f"{what}: no connection within {CONNECT_S:g} s{after}", hint=hint), self._was_reached
+                fault = Unreachable(
+                    f"{what}: no connection within {CONNECT_S:g} s{after}", hint=hint, may_have_run=False
+                )
+                return fault, self._was_reached
             case httpx.ConnectError() if "CERTIFICATE" in str(error).upper() or "SSL" in str(error).upper():
                 hint = "check the scheme (http or https), and SSL_CERT_FILE for a private authority"
-                return Unreachable(f"{what}: TLS failed: {_reason(error)}", hint=hint), False
+                return Unreachable(f"{what}: TLS failed: {_reason(error)}", hint=hint, may_have_run=False), False
             case httpx.ConnectError() | httpx.ProxyError():
                 hint = "is the server running, and is this its host and port?"
-                return Unreachable(f"{what}: cannot connect{after}: {_reason(error)}", hint=hint), True
+                reason = f"{what}: cannot connect{after}: {_reason(error)}"
+                return Unreachable(reason, hint=hint, may_have_run=False), True
             case _Broken() | httpx.NetworkError() | httpx.RemoteProtocolError():
                 hint = "the server may have crashed or restarted; see its log"
                 return Unreachable(

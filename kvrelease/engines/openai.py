@@ -135,6 +135,7 @@ class OpenAIRoutes:
             reply = msgspec.structs.replace(
                 again,
                 retries=again.retries + reply.retries + 1,
+                lost=again.lost + reply.lost + 1,
                 was_throttled=again.was_throttled or reply.was_throttled,
                 retry_after_s=again.retry_after_s if reply.retry_after_s is None else reply.retry_after_s,
             )

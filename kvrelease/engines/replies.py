@@ -14,6 +14,7 @@ import msgspec
 from kvrelease.artifacts import JsonObject
 from kvrelease.engines.foreign import as_object, as_text, at, is_object
 from kvrelease.engines.redaction import MAX_READ, Redactor
+from kvrelease.engines.retry import may_have_run
 from kvrelease.errors import Refused, ServiceError, UnexpectedReply
 
 # No server says why in more; parsing what is larger takes time that a hostile one chooses.
@@ -48,6 +49,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
         events: of an event stream, each event.
         total_s: seconds from sending to the last byte, of the attempt that was answered.
         retries: how often it was sent again.
+        lost: attempts before this one that the server may have carried out all the same.
         was_throttled: the server asked for fewer requests, in this answer or in one before it.
         retry_after_s: the longest wait that it asked for, seconds; None when it asked for none.
     """
@@ -60,6 +62,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[Event, ...] = ()
     total_s: float
     retries: int
+    lost: int = 0
     was_throttled: bool = False
     retry_after_s: float | None = None
 
@@ -147,6 +150,8 @@ def message_in(payload: JsonObject) -> str:
 
 def refusal(reply: Reply, *, redactor: Redactor, body: JsonObject | None = None) -> ServiceError:
     """The error that a reply with a status other than 2xx stands for."""
+    asked = reply.headers.get("retry-after")
+    has_run = reply.lost > 0 or may_have_run(reply.status, retry_after=asked)
     after = f" after {reply.retries} retries" if reply.retries else ""
     start = f"{reply.what}: answered {reply.status}{after}"
     if 300 <= reply.status < 400:
@@ -154,14 +159,20 @@ def refusal(reply: Reply, *, redactor: Redactor, body: JsonObject | None = None)
         return UnexpectedReply(
             f"{start}, a redirect to {target or 'nowhere'}",
             hint="redirects are not followed: use the engine's own URL (a login page may stand in front of it)",
+            may_have_run=has_run,
         )
     if reply.status in (401, 403):
         # Servers repeat keys here, masked at best: their words are left out.
         hint = "pass the key by --api-key-env NAME; the key is never shown"
-        return Refused(f"{start}: it wants other credentials", status=reply.status, hint=hint)
+        return Refused(f"{start}: it wants other credentials", status=reply.status, hint=hint, may_have_run=has_run)
     if looks_like_html(reply.data, reply.headers):
         hint = "the URL leads to a web page or a gateway, not to the engine's API"
-        return Refused(f"{start} with an HTML page{_titled(reply.page_title)}", status=reply.status, hint=hint)
+        return Refused(
+            f"{start} with an HTML page{_titled(reply.page_title)}",
+            status=reply.status,
+            hint=hint,
+            may_have_run=has_run,
+        )
     words = redactor.clean(server_message(reply), body=body)
     return Refused(
         f"{start}{': ' + words if words else ''}",
@@ -169,6 +180,7 @@ def refusal(reply: Reply, *, redactor: Redactor, body: JsonObject | None = None)
         hint=_HINTS.get(reply.status),
         was_throttled=reply.was_throttled,
         retry_after_s=reply.retry_after_s,
+        may_have_run=has_run,
     )
 
 

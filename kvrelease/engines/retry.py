@@ -31,11 +31,21 @@ def is_throttling(status: int, *, retry_after: str | None) -> bool:
     return status == 429 or (status == 503 and retry_after is not None)
 
 
+def may_have_run(status: int, *, retry_after: str | None) -> bool:
+    """Whether an engine may have computed a request that was answered so.
+
+    A gateway answers 5xx and 408 when the engine behind it was cut off, an engine when it failed midway. Any other 4xx,
+    and whatever asks for fewer requests, comes before anything is computed.
+    """
+    return (status >= 500 or status == 408) and not is_throttling(status, retry_after=retry_after)
+
+
 class Attempts:
     """The attempts of one call, and what the server said about their number.
 
     Attributes:
         retries: attempts that were repeated.
+        lost: of these, those that the engine may have computed all the same.
         was_throttled: an answer asked for fewer requests.
         retry_after_s: the longest wait that the server asked for, seconds; None when it asked for none.
     """
@@ -50,6 +60,7 @@ class Attempts:
         self._most = most
         self._backoff_s = backoff_s
         self.retries = 0
+        self.lost = 0
         self.was_throttled = False
         self.retry_after_s: float | None = None
 
@@ -64,10 +75,17 @@ class Attempts:
         asked_s = parse_retry_after(retry_after)
         if asked_s is not None:
             self.retry_after_s = max(asked_s, self.retry_after_s or 0.0)
-        return self._pause(most, retry_after=retry_after)
+        pause = self._pause(most, retry_after=retry_after)
+        self.lost += pause is not None and may_have_run(status, retry_after=retry_after)
+        return pause
 
-    def after_break(self) -> float | None:
-        """Seconds to wait before the next attempt after a connection failed; None where it is given up."""
+    def after_break(self, *, was_sent: bool) -> float | None:
+        """Seconds to wait before the next attempt after a connection failed; None where it is given up.
+
+        Args:
+            was_sent: the connection had been made, so that the request may have arrived.
+        """
+        self.lost += was_sent
         return self._pause(self._most, retry_after=None)
 
     def _pause(self, most: int, *, retry_after: str | None) -> float | None:

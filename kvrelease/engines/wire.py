@@ -96,6 +96,7 @@ def observation(reply: Reply, payloads: Iterable[tuple[JsonObject, float | None]
         model=gathered.model,
         system_fingerprint=gathered.fingerprint,
         retries=reply.retries,
+        lost=reply.lost,
         was_throttled=reply.was_throttled,
         retry_after_s=reply.retry_after_s,
     )

@@ -70,6 +70,20 @@ def test_what_is_throttled_is_tried_longer_than_what_breaks() -> None:
     assert tried(400, "7") == (0, False, None)
 
 
+def test_what_an_engine_may_have_computed_is_lost_and_what_it_turned_away_is_not() -> None:
+    def lost(status: int, retry_after: str | None = None) -> int:
+        attempts = Attempts(most=1, backoff_s=0.25)
+        attempts.after_answer(status, b"", retry_after=retry_after)
+        return attempts.lost
+
+    assert [lost(status) for status in (408, 500, 502, 503, 504)] == [1] * 5
+    assert [lost(429), lost(429, "7"), lost(503, "7"), lost(400)] == [0] * 4
+    attempts = Attempts(most=4, backoff_s=0.25)
+    for was_sent in (True, False, True):
+        attempts.after_break(was_sent=was_sent)
+    assert attempts.lost == 2
+
+
 def test_the_longest_wait_that_was_asked_for_is_told() -> None:
     attempts = Attempts(most=4, backoff_s=0.25)
     for asked in ("3", "1"):
