@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from kvrelease.artifacts import ReleaseRef
+from kvrelease.binding.attribution import PrefixMemory
 from kvrelease.binding.namespace import resolve_namespace, salt_of
-from kvrelease.binding.observe import Observer, PrefixMemory
+from kvrelease.binding.observe import Observer
 from kvrelease.binding.production import production_request
 from kvrelease.binding.runtime import (
     UNDECLARED_WARNING,

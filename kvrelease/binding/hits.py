@@ -3,12 +3,17 @@
 A hit is *explained* as far as the prompt's leading blocks are known to have been computed by this very release, in this
 engine process, under this key space: by requests earlier in this run, or by earlier runs that the ledger remembers.
 Everything beyond is *foreign*. Blocks computed on top of a foreign hit explain nothing: they are contaminated.
+
+A prompt that was sent without anybody telling what came of it (its hit was not told, or the connection broke after it
+had arrived) was computed here, or hit what others had left. A later hit of it is this release's own, or not: *not
+known*, which is never foreign, and never clean.
 """
 
 from __future__ import annotations
 
+import enum
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from kvrelease.chain import prefix_hashes
 
@@ -28,34 +33,97 @@ def _hashes(tokens: tuple[int, ...], block_tokens: int) -> tuple[bytes, ...]:
     return prefix_hashes(tokens, block_tokens)
 
 
+class Unattributed(enum.StrEnum):
+    """Why nobody can say whose a hit is."""
+
+    UNTOLD = "untold"
+    SENT = "sent"
+    LOST = "lost"
+    OTHER_IDS = "other-ids"
+    NO_IDS = "no-ids"
+    NO_BLOCK = "no-block"
+    ADAPTER = "adapter"
+    RANK = "rank"
+
+    @property
+    def reason(self) -> str:
+        """The same for people, with what to do about it."""
+        return _REASONS[self]
+
+
+_REASONS = {
+    Unattributed.UNTOLD: (
+        "not every answer tells how many tokens came from the cache, and the counters of /metrics do not tell either "
+        "(closed, or moved by other clients). vLLM needs --enable-prompt-tokens-details, and older releases leave a "
+        "miss out all the same; so does SGLang without --enable-cache-report. Open the counters (SGLang: "
+        "--enable-metrics)"
+    ),
+    Unattributed.SENT: (
+        "a hit is of a prompt that this run or an earlier one sent without being told what came of it, so it is this "
+        "release's own, or was there before"
+    ),
+    Unattributed.LOST: (
+        "a request broke after it had been sent and was sent again, so what it hit is its own, or was there before"
+    ),
+    Unattributed.OTHER_IDS: (
+        "the server counts other prompt tokens than its tokenizer route tells, so the token ids are not those that it "
+        "computes (a token at the start, template arguments, tools or images that one of the two adds)"
+    ),
+    Unattributed.NO_IDS: "the server does not tell token ids (does a gateway close its /tokenize route?)",
+    Unattributed.NO_BLOCK: "the server does not tell its block size (is /metrics closed, or slow?)",
+    Unattributed.ADAPTER: "the engine may not keep an adapter's entries apart from those of the served model",
+    Unattributed.RANK: "it is not proven that requests for this rank reach it, so a hit may be of another rank's cache",
+}
+
+
 class KnownPrefixes:
-    """The block-aligned token prefixes that one origin is known to have computed.
+    """The block-aligned token prefixes that one origin is known to have computed, and those that it may have.
 
     Args:
         block_tokens: the engine's hit granularity, >= 1.
-        known: chain hashes from earlier runs, at the same granularity.
+        known: chain hashes of what earlier runs computed, at the same granularity.
+        sent: of what they sent, not knowing what came of it.
     """
 
-    def __init__(self, *, block_tokens: int, known: Iterable[bytes] = ()) -> None:
+    def __init__(self, *, block_tokens: int, known: Iterable[bytes] = (), sent: Iterable[bytes] = ()) -> None:
         self._block_tokens = block_tokens
         self._known = set(known)
+        self._sent = set(sent)
         self._learnt: set[bytes] = set()
+        self._newly_sent: set[bytes] = set()
 
     @property
     def learnt(self) -> frozenset[bytes]:
         """What this run added."""
         return frozenset(self._learnt)
 
+    @property
+    def newly_sent(self) -> frozenset[bytes]:
+        """What this run sent, and does not know to have been computed."""
+        return frozenset(self._newly_sent - self._learnt)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing of ours is known to have been here."""
+        return not self._known and not self._sent
+
     def explained_tokens(self, tokens: Sequence[int]) -> int:
         """How many leading tokens of a prompt this origin computed before, a multiple of the block."""
+        return self._leading(tokens, self._known)
+
+    def sent_tokens(self, tokens: Sequence[int]) -> int:
+        """How many leading tokens of a prompt this origin computed, or may have computed; a multiple of the block."""
+        return self._leading(tokens, self._known, self._sent)
+
+    def _leading(self, tokens: Sequence[int], *sets: Collection[bytes]) -> int:
         blocks = 0
         for digest in _hashes(tuple(tokens), self._block_tokens):
-            if digest not in self._known:
+            if not any(digest in digests for digests in sets):
                 break
             blocks += 1
         return blocks * self._block_tokens
 
-    def account(self, tokens: Sequence[int], *, cached_tokens: int) -> int:
+    def account(self, tokens: Sequence[int], *, cached_tokens: int) -> int | None:
         """The foreign tokens of one observed hit; learns what the request computed where nothing was foreign.
 
         Args:
@@ -63,12 +131,23 @@ class KnownPrefixes:
             cached_tokens: how many of them the engine took from its cache.
 
         Returns:
-            cached tokens that nothing explains, >= 0.
+            cached tokens that certainly nothing of ours explains, >= 0; None where there are none, and some are of a
+            prompt that was sent without knowing what came of it.
         """
-        foreign = max(0, cached_tokens - self.explained_tokens(tokens))
-        if foreign == 0:
+        if cached_tokens <= self.explained_tokens(tokens):
             self.learn(tokens)
-        return foreign
+            return 0
+        foreign = cached_tokens - self.sent_tokens(tokens)
+        if foreign > 0:
+            return foreign
+        self.add_sent(tokens)
+        return None
+
+    def add_sent(self, tokens: Sequence[int]) -> None:
+        """Remembers that this origin sent a prompt, and that nobody told what came of it."""
+        digests = set(_hashes(tuple(tokens), self._block_tokens)) - self._known - self._sent
+        self._sent |= digests
+        self._newly_sent |= digests
 
     def learn(self, tokens: Sequence[int]) -> None:
         """Remembers that this origin computed the whole prompt."""

@@ -8,17 +8,16 @@ speaks, the hit is not known, which is never zero.
 from __future__ import annotations
 
 import enum
-import secrets
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import blake3
 import msgspec
 
-from kvrelease.binding.hits import KnownPrefixes
-from kvrelease.engines.base import Counters, EngineClient, EngineIdentity, Observation, Request
-from kvrelease.errors import ServiceError
-from kvrelease.ledger.records import CacheOrigin
+from kvrelease.binding.attribution import Attribution, PrefixMemory
+from kvrelease.binding.hits import Unattributed
+from kvrelease.binding.usage import Usage, counted_hit
+from kvrelease.engines.base import EngineClient, EngineIdentity, Observation, Request
+from kvrelease.errors import KvreleaseError, ServiceError
 
 
 class Witness(enum.StrEnum):
@@ -40,6 +39,7 @@ class Leg(msgspec.Struct, frozen=True, kw_only=True):
         cached_tokens: that did; None when nobody witnessed.
         foreign_tokens: of these, what nothing explains; None when that cannot be told.
         witness: who said so.
+        doubt: why it cannot be told whose the hit is; None where it can.
     """
 
     key_space: str | None
@@ -49,6 +49,7 @@ class Leg(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int | None
     foreign_tokens: int | None
     witness: Witness
+    doubt: Unattributed | None = None
 
     @property
     def hits_mostly(self) -> bool | None:
@@ -59,43 +60,6 @@ class Leg(msgspec.Struct, frozen=True, kw_only=True):
         """
         most = self.prompt_tokens if self.cacheable_tokens is None else self.cacheable_tokens
         return 2 * self.cached_tokens > most if self.cached_tokens is not None and most else None
-
-
-PROBE_SALT = "kvrelease-"
-
-
-def probe_salt(purpose: str) -> str:
-    """A key space of this run's own, recognisable in an engine's logs; at most 64 of `[a-z0-9-]`."""
-    return f"{PROBE_SALT}{purpose}-{secrets.token_hex(8)}"
-
-
-def is_probe_salt(key_space: str | None) -> bool:
-    """Whether a key space is one that `probe_salt` made."""
-    return key_space is not None and key_space.startswith(PROBE_SALT)
-
-
-# Between salt and adapter; neither has it once it is quoted.
-_ADAPTER = "@"
-_QUOTED = str.maketrans({"%": "%25", _ADAPTER: "%40"})
-
-
-def origin_space(salt: str | None, *, adapter: str | None = None) -> str | None:
-    """How a key space is called in `CacheOrigin`: one name for each pair of salt and adapter, None for neither.
-
-    vLLM takes no `@` in a salt, but SGLang does: so it is quoted there.
-    """
-    quoted = None if salt is None else salt.translate(_QUOTED)
-    return quoted if adapter is None else f"{quoted or ''}{_ADAPTER}{adapter}"
-
-
-class PrefixMemory(Protocol):
-    """What remembers computed prefixes between runs (`ledger.store.Ledger` does)."""
-
-    def computed_prefixes(self, origin: CacheOrigin) -> frozenset[bytes]:
-        """Chain hashes of what this origin computed."""
-
-    def add_computed_prefixes(self, origin: CacheOrigin, prefixes: frozenset[bytes]) -> None:
-        """Remembers what this origin computed."""
 
 
 def body_key(request: Request) -> bytes:
@@ -140,10 +104,8 @@ class Observer:
     ) -> None:
         self.engine = engine
         self.identity = identity
-        self._namespace = namespace
-        self._memory = memory
-        self._known: dict[str | None, KnownPrefixes] = {}
-        self._usage_speaks: bool | None = None
+        self._hits = Attribution(identity, namespace=namespace, memory=memory)
+        self._usage = Usage(identity.shown)
         self._shared = {} if tokens is None else tokens
         self._tokens: dict[bytes, tuple[int, ...] | None] = {}
         self.spent = Spending()
@@ -163,8 +125,8 @@ class Observer:
 
     @property
     def usage_speaks(self) -> bool | None:
-        """Whether responses tell cached tokens; None before the first."""
-        return self._usage_speaks
+        """Whether every response so far told cached tokens; None before the first."""
+        return self._usage.speaks
 
     async def observe(self, request: Request, *, tokens: tuple[int, ...] | None = None) -> Leg:
         """Sends one request and accounts for its hit.
@@ -178,85 +140,56 @@ class Observer:
         """
         if tokens is None:
             tokens = await self.tokenize(request)
-        before = None if self._usage_speaks else await self.engine.counters()
-        observation = await self.engine.complete(request)
-        self._usage_speaks = observation.cached_tokens is not None
-        cached, witness = observation.cached_tokens, Witness.USAGE
+        before = await self.engine.counters() if self._usage.needs_counters else None
+        observation = await self._answered(request, tokens=tokens)
+        cached, witness = self._usage.told(observation, ids=_length(tokens)), Witness.USAGE
         if cached is None:
             after = await self.engine.counters()
-            cached = _counted_hit(before, after, prompt_tokens=observation.prompt_tokens)
+            cached = counted_hit(before, after, prompt_tokens=observation.prompt_tokens)
             witness = Witness.NOBODY if cached is None else Witness.COUNTERS
         prompt_tokens = observation.prompt_tokens if observation.prompt_tokens is not None else _length(tokens)
         self.spent.add(prompt_tokens=prompt_tokens or 0, retries=observation.retries)
         abilities = self.identity.capabilities
+        foreign, doubt = self._hits.foreign(request, observation, tokens=tokens, cached=cached)
         return Leg(
             key_space=request.salt,
             observation=observation,
             prompt_tokens=prompt_tokens,
             cacheable_tokens=None if prompt_tokens is None else abilities.expected_hit(prompt_tokens),
             cached_tokens=cached,
-            foreign_tokens=self._foreign(request, tokens=tokens, cached=cached, retries=observation.retries),
+            foreign_tokens=foreign,
             witness=witness,
+            doubt=doubt,
         )
 
-    def _foreign(
-        self, request: Request, *, tokens: tuple[int, ...] | None, cached: int | None, retries: int
-    ) -> int | None:
-        if cached is None:
-            return None
-        if tokens is None or self.identity.capabilities.block_tokens is None:
-            return 0 if cached == 0 else None
-        if request.bypasses_cache and not self.identity.capabilities.reference_heals:
-            # It may write, but a look-up goes on finding the first inserted entry: it explains no later hit.
-            # Source: vLLM 0.32.0, v1/core/block_pool.py, lines 42-70.
-            return cached
-        key_space = self.key_space(request)
-        foreign = self.known(key_space).account(tokens, cached_tokens=cached)
-        plain = origin_space(request.salt)
-        if foreign and key_space != plain and self.known(plain).explained_tokens(tokens) >= cached:
-            return None  # another name of the same weights, or an adapter that its engine does not keep apart
-        # The attempt before, that we heard nothing of, may have been computed: then we hit ourselves.
-        return None if foreign and retries else foreign
-
-    def key_space(self, request: Request) -> str | None:
-        """Where a request's blocks live in this process: its salt, and the adapter where its body names one.
-
-        Adapters share no block with the served model.
-        """
-        asked = request.body.get("model")
-        adapter = asked if isinstance(asked, str) and asked != self.identity.model else None
-        return origin_space(request.salt, adapter=adapter)
+    async def _answered(self, request: Request, *, tokens: tuple[int, ...] | None) -> Observation:
+        """What the engine answers; where it does not, what it may have computed all the same is remembered."""
+        may_have_run = True
+        try:
+            observation = await self.engine.complete(request)
+            may_have_run = False
+        except ServiceError as error:
+            may_have_run = error.may_have_run
+            raise
+        except KvreleaseError:
+            may_have_run = False  # refused by us, or for its length
+            raise
+        finally:  # cancelled, too
+            if may_have_run and tokens is not None:
+                self._hits.add_sent(request, tokens)
+        return observation
 
     def spaces_within(self, salt: str | None) -> tuple[str | None, ...]:
         """Key spaces that requests with a salt may have had in this run: the salt's own, and those of adapters."""
-        plain = origin_space(salt)
-        adapters = f"{plain or ''}{_ADAPTER}"
-        return (plain, *(space for space in self._known if space is not None and space.startswith(adapters)))
+        return self._hits.spaces_within(salt)
 
     def learn(self, request: Request, tokens: tuple[int, ...]) -> None:
         """Remembers that this release computed a whole prompt, though this run did not see it do so."""
-        if self.identity.capabilities.block_tokens is not None:
-            self.known(self.key_space(request)).learn(tokens)
+        self._hits.learn(request, tokens)
 
-    def known(self, key_space: str | None) -> KnownPrefixes:
-        """What is known to have been computed by this release in a key space of this process."""
-        if key_space not in self._known:
-            block = self.identity.capabilities.block_tokens
-            assert block is not None, "prefixes are only known at a known block size"
-            origin = self._origin(key_space)
-            known = self._memory.computed_prefixes(origin) if origin else frozenset()
-            self._known[key_space] = KnownPrefixes(block_tokens=block, known=known)
-        return self._known[key_space]
-
-    def _origin(self, key_space: str | None) -> CacheOrigin | None:
-        if self.identity.process is None:
-            return None  # without a process identity an earlier run may have met another cache
-        return CacheOrigin(
-            replica=self.identity.url,
-            process=self.identity.process,
-            key_space=key_space,
-            namespace=self._namespace,
-        )
+    def remember(self) -> None:
+        """Hands what this run learnt to the memory; call it once, also when the run was cut short."""
+        self._hits.remember()
 
     async def require_same_process(self) -> None:
         """Checks that the engine process is the one that this run began with.
@@ -272,29 +205,9 @@ class Observer:
                 hint="run it again; if a router spreads requests over several processes, name each with --engine-url",
             )
 
-    def remember(self) -> None:
-        """Hands what this run learnt to the memory; call it once, also when the run was cut short.
-
-        Key spaces of this run's own probes are left out: nobody will ever ask there again.
-        """
-        for key_space, known in self._known.items():
-            origin = self._origin(key_space)
-            if origin and not is_probe_salt(key_space):
-                self._memory.add_computed_prefixes(origin, known.learnt)
-
 
 def _length(tokens: tuple[int, ...] | None) -> int | None:
     return None if tokens is None else len(tokens)
-
-
-def _counted_hit(before: Counters | None, after: Counters | None, *, prompt_tokens: int | None) -> int | None:
-    """The hit of one request by the counters; None when they do not speak of this request alone."""
-    if before is None or after is None or prompt_tokens is None:
-        return None
-    if after.queried_tokens - before.queried_tokens != prompt_tokens:
-        return None
-    hit = after.all_cached_tokens - before.all_cached_tokens
-    return int(hit) if 0 <= hit <= prompt_tokens else None
 
 
 def total(values: Sequence[int | None]) -> int | None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from kvrelease.artifacts import Fault
 from kvrelease.binding.control import nonce_request
 from kvrelease.binding.deployment import Replica
-from kvrelease.binding.observe import probe_salt
+from kvrelease.binding.salts import probe_salt
 from kvrelease.engines.base import Counters
 from kvrelease.errors import ExitCode, KvreleaseError, PromptTooLong
 

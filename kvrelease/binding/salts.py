@@ -1,6 +1,8 @@
-"""The salt that a request carries when the release has one and its tenant has one too."""
+"""The salts that requests carry: production's with its tenant's, and those of our own probes."""
 
 from __future__ import annotations
+
+import secrets
 
 import msgspec
 
@@ -48,3 +50,16 @@ def key_spaces(prompt_set: PromptSet, *, model: str) -> dict[str, KeySpace]:
         prompt_id: msgspec.structs.replace(space, model="") if space.model == model else space
         for prompt_id, space in found.items()
     }
+
+
+PROBE_SALT = "kvrelease-"
+
+
+def probe_salt(purpose: str) -> str:
+    """A key space of this run's own, recognisable in an engine's logs; at most 64 of `[a-z0-9-]`."""
+    return f"{PROBE_SALT}{purpose}-{secrets.token_hex(8)}"
+
+
+def is_probe_salt(key_space: str | None) -> bool:
+    """Whether a key space is one that `probe_salt` made."""
+    return key_space is not None and key_space.startswith(PROBE_SALT)

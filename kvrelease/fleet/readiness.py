@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.binding.observe import probe_salt
+from kvrelease.binding.salts import probe_salt
 from kvrelease.engines.base import EngineClient, EngineKind, Request, Route
 from kvrelease.errors import KvreleaseError, NoModel, Refused, ServiceTimeout, Unreachable
 from kvrelease.progress import Progress, ProgressEvent

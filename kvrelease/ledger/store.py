@@ -19,9 +19,9 @@ from kvrelease.errors import InputError, ServiceError, UsageError
 from kvrelease.ledger.records import CacheOrigin, Event, NamespaceRecord, namespace_text
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Row
+    from sqlalchemy import ColumnElement, Connection, Row, Table
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 2 has the table `sent`
 APPLICATION_ID = 0x6B767265  # "kvre": tells our file from another program's
 BUSY_TIMEOUT_S = 30.0
 IN_MEMORY = "sqlite://"
@@ -138,7 +138,7 @@ class Ledger:
             connection.exec_driver_sql(f"PRAGMA user_version={SCHEMA_VERSION}")
 
     def _is_ours(self, connection: Connection) -> bool:
-        """Whether the file is a ledger of this version; False when it is empty."""
+        """Whether the file is a ledger of this version; False when it is empty, or of an older one."""
         version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
         application = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
         if application != APPLICATION_ID:
@@ -155,7 +155,7 @@ class Ledger:
                 "this kvrelease knows",
                 hint="upgrade kvrelease on this machine",
             )
-        return True
+        return bool(version == SCHEMA_VERSION)
 
     def namespace(
         self, *, kv_name: str, runtime: str, made_by: str, is_new_epoch: bool = False
@@ -253,17 +253,28 @@ class Ledger:
         there and back may have replaced any entry, so the whole process's record of that key space then counts for
         nothing.
         """
-        table = self._tables.computed
-        here = (
+        return self._prefixes(self._tables.computed, origin)
+
+    def sent_prefixes(self, origin: CacheOrigin) -> frozenset[bytes]:
+        """Chain hashes of the prefixes that this origin sent without knowing what came of it, by the same rule."""
+        return self._prefixes(self._tables.sent, origin)
+
+    def _prefixes(self, wanted: Table, origin: CacheOrigin) -> frozenset[bytes]:
+        with self._transaction() as connection:
+            for table in (self._tables.computed, self._tables.sent):
+                others = self._here(table, origin) & (table.c.namespace != origin.namespace)
+                if connection.execute(self._sa.select(table.c.prefix).where(others).limit(1)).first() is not None:
+                    return frozenset()
+            rows = connection.execute(self._sa.select(wanted.c.prefix).where(self._here(wanted, origin)))
+            return frozenset(row.prefix for row in rows)
+
+    @staticmethod
+    def _here(table: Table, origin: CacheOrigin) -> ColumnElement[bool]:
+        return (
             (table.c.replica == origin.replica)
             & (table.c.process == origin.process)
             & (table.c.key_space == (origin.key_space or UNSALTED))
         )
-        with self._transaction() as connection:
-            rows = connection.execute(self._sa.select(table.c.namespace, table.c.prefix).where(here)).all()
-        if any(row.namespace != origin.namespace for row in rows):
-            return frozenset()
-        return frozenset(row.prefix for row in rows)
 
     def forget(self, *, replica: str, process: str, key_spaces: Sequence[str | None] | None = None) -> None:
         """Drops what is known of one engine process: its cache was emptied, or holds what others made.
@@ -273,16 +284,22 @@ class Ledger:
             process: the engine process.
             key_spaces: which of its key spaces; None for all.
         """
-        table = self._tables.computed
-        here = (table.c.replica == replica) & (table.c.process == process)
-        if key_spaces is not None:
-            here &= table.c.key_space.in_([space or UNSALTED for space in key_spaces])
         with self._transaction() as connection:
-            connection.execute(table.delete().where(here))
+            for table in (self._tables.computed, self._tables.sent):
+                here = (table.c.replica == replica) & (table.c.process == process)
+                if key_spaces is not None:
+                    here &= table.c.key_space.in_([space or UNSALTED for space in key_spaces])
+                connection.execute(table.delete().where(here))
 
     def add_computed_prefixes(self, origin: CacheOrigin, prefixes: Iterable[bytes]) -> None:
         """Remembers prefixes that this origin computed itself (no foreign hit below them)."""
-        table = self._tables.computed
+        self._add(self._tables.computed, origin, prefixes)
+
+    def add_sent_prefixes(self, origin: CacheOrigin, prefixes: Iterable[bytes]) -> None:
+        """Remembers prefixes that this origin sent without knowing what came of it."""
+        self._add(self._tables.sent, origin, prefixes)
+
+    def _add(self, table: Table, origin: CacheOrigin, prefixes: Iterable[bytes]) -> None:
         base = {
             "replica": origin.replica,
             "process": origin.process,

@@ -33,16 +33,23 @@ events = Table(
     Index("events_by_replica", "replica", "key_space"),
 )
 
-# Chain hashes of token prefixes that a release computed in one engine process, under one key space.
-computed = Table(
-    "computed",
-    metadata,
-    Column("replica", String, primary_key=True),
-    Column("process", String, primary_key=True),
-    Column("key_space", String, primary_key=True),
-    Column("namespace", String, primary_key=True),
-    Column("prefix", LargeBinary, primary_key=True),
-)
+
+def _prefixes(name: str) -> Table:
+    """Chain hashes of token prefixes of a release in one engine process, under one key space."""
+    return Table(
+        name,
+        metadata,
+        Column("replica", String, primary_key=True),
+        Column("process", String, primary_key=True),
+        Column("key_space", String, primary_key=True),
+        Column("namespace", String, primary_key=True),
+        Column("prefix", LargeBinary, primary_key=True),
+    )
+
+
+# What the release computed, and what it sent without knowing what came of it (since schema 2).
+computed = _prefixes("computed")
+sent = _prefixes("sent")
 
 # A row to write first, so that a transaction holds the write lock before it reads.
 locks = Table("locks", metadata, Column("name", String, primary_key=True))

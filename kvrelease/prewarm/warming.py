@@ -12,7 +12,8 @@ import msgspec
 from kvrelease.artifacts import Fault, fault_of
 from kvrelease.binding.control import nonce_request, with_nonce_in_front
 from kvrelease.binding.deployment import Replica
-from kvrelease.binding.observe import Leg, Witness, probe_salt, total
+from kvrelease.binding.observe import Leg, Witness, total
+from kvrelease.binding.salts import probe_salt
 from kvrelease.engines.base import Counters, Request
 from kvrelease.errors import KvreleaseError, PromptTooLong, Refused, ServiceError, one_of
 from kvrelease.prewarm.flushing import Flushing

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from kvrelease.binding.control import nonce_request
 from kvrelease.binding.deployment import Replica
-from kvrelease.binding.observe import Leg, probe_salt
+from kvrelease.binding.observe import Leg
+from kvrelease.binding.salts import probe_salt
 from kvrelease.engines.base import Counters, Request
 from kvrelease.errors import Refused
 from kvrelease.progress import Progress, ProgressEvent

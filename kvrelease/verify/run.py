@@ -179,9 +179,16 @@ class _Amnesia:
     def computed_prefixes(self, origin: CacheOrigin) -> frozenset[bytes]:  # noqa: ARG002 - the protocol's signature
         return frozenset()
 
+    def sent_prefixes(self, origin: CacheOrigin) -> frozenset[bytes]:  # noqa: ARG002 - likewise
+        return frozenset()
+
     def add_computed_prefixes(self, origin: CacheOrigin, prefixes: frozenset[bytes]) -> None:
         if self._ledger is not None:
             self._ledger.add_computed_prefixes(origin, prefixes)
+
+    def add_sent_prefixes(self, origin: CacheOrigin, prefixes: frozenset[bytes]) -> None:
+        if self._ledger is not None:
+            self._ledger.add_sent_prefixes(origin, prefixes)
 
 
 def _require_same(record: Record | None, *, option: str, deployment: Deployment, same_release: bool) -> None:

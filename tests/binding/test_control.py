@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kvrelease.binding.control import nonce_request
-from kvrelease.binding.observe import Leg, Observer, probe_salt
+from kvrelease.binding.observe import Leg, Observer
+from kvrelease.binding.salts import probe_salt
 from kvrelease.config import Production
 from kvrelease.engines.base import EngineKind, Request, Route
 from kvrelease.errors import PromptTooLong

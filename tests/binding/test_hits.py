@@ -51,6 +51,32 @@ def test_a_contaminated_prefix_does_not_void_another() -> None:
     assert known.account(PROMPT, cached_tokens=8) == 8
 
 
+def test_a_hit_of_what_was_sent_and_never_told_is_not_known_and_what_is_built_on_it_neither() -> None:
+    known = KnownPrefixes(block_tokens=BLOCK)
+    known.add_sent(PROMPT)
+    assert known.account(OTHER_TAIL, cached_tokens=12) is None
+    assert known.account(OTHER_TAIL, cached_tokens=20) is None
+    assert known.learnt == frozenset()
+    assert known.account(PROMPT, cached_tokens=0) == 0  # computed now, whatever came of it before
+    assert known.account(PROMPT, cached_tokens=20) == 0
+
+
+def test_a_hit_beyond_what_was_sent_is_foreign_by_what_is_beyond() -> None:
+    known = KnownPrefixes(block_tokens=BLOCK)
+    known.add_sent(PROMPT)
+    assert known.account(OTHER_TAIL, cached_tokens=20) == 8
+    assert known.account(tuple(range(900, 920)), cached_tokens=16) == 16
+
+
+def test_what_an_earlier_run_sent_is_known_and_not_sent_again() -> None:
+    first = KnownPrefixes(block_tokens=BLOCK)
+    first.add_sent(PROMPT)
+    second = KnownPrefixes(block_tokens=BLOCK, sent=first.newly_sent)
+    assert not second.is_empty
+    assert second.account(PROMPT, cached_tokens=20) is None
+    assert second.newly_sent == frozenset()
+
+
 def test_an_earlier_run_explains_and_is_not_learnt_again() -> None:
     first = KnownPrefixes(block_tokens=BLOCK)
     first.learn(PROMPT)

@@ -300,6 +300,10 @@ class ScriptedEngine:
             self.rank_of.append(rank)
         return Generation(words=words, tops=tops, prompt_tokens=len(prompt), cached=cached, external=found.external)
 
+    def usage(self, usage: Json) -> Json:
+        """The `usage` of an answer; for servers that tell it otherwise."""
+        return usage
+
     @property
     def has_store(self) -> bool:
         """Whether a tier below is attached."""

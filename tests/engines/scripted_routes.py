@@ -242,12 +242,13 @@ class Handler(BaseHTTPRequestHandler):
         prompt = sum(one.prompt_tokens for one in made)
         generated = sum(len(one.words) for one in made)
         cached = {"cached_tokens": sum(one.cached for one in made)}
-        return {
+        usage = {
             "prompt_tokens": prompt,
             "completion_tokens": generated,
             "total_tokens": prompt + generated,
             "prompt_tokens_details": cached if self.engine.reports_cached_tokens else None,
         }
+        return self.engine.usage(usage)
 
     def _emptied(self, payload: Json) -> Json:
         for choice in payload["choices"]:

@@ -118,8 +118,8 @@ def test_a_newer_schema_says_upgrade(tmp_path: Path) -> None:
     path = tmp_path / "l.db"
     use(f"sqlite:///{path}")
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version=2")
-    with pytest.raises(InputError, match="schema 2 is newer than 1") as caught:
+        connection.execute("PRAGMA user_version=3")
+    with pytest.raises(InputError, match="schema 3 is newer than 2") as caught:
         use(f"sqlite:///{path}")
     assert caught.value.hint == "upgrade kvrelease on this machine"
 

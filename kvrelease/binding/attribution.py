@@ -1,0 +1,150 @@
+"""Whose hits are the hits of one replica: every key space of it, in this run and as far as the memory goes."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kvrelease.binding.hits import KnownPrefixes, Unattributed
+from kvrelease.binding.salts import is_probe_salt
+from kvrelease.engines.base import EngineIdentity, Observation, Request
+from kvrelease.ledger.records import CacheOrigin
+
+
+class PrefixMemory(Protocol):
+    """What remembers computed prefixes between runs (`ledger.store.Ledger` does)."""
+
+    def computed_prefixes(self, origin: CacheOrigin) -> frozenset[bytes]:
+        """Chain hashes of what this origin computed."""
+
+    def sent_prefixes(self, origin: CacheOrigin) -> frozenset[bytes]:
+        """Chain hashes of what it sent, not knowing what came of it."""
+
+    def add_computed_prefixes(self, origin: CacheOrigin, prefixes: frozenset[bytes]) -> None:
+        """Remembers what this origin computed."""
+
+    def add_sent_prefixes(self, origin: CacheOrigin, prefixes: frozenset[bytes]) -> None:
+        """Remembers what it sent, not knowing what came of it."""
+
+
+class Attribution:
+    """Whose the hits of one engine process are.
+
+    Args:
+        identity: what it said of itself at the start of the run.
+        namespace: of the release that is said to be served.
+        memory: earlier runs' knowledge.
+    """
+
+    def __init__(self, identity: EngineIdentity, *, namespace: str, memory: PrefixMemory) -> None:
+        self._identity = identity
+        self._namespace = namespace
+        self._memory = memory
+        self._known: dict[str | None, KnownPrefixes] = {}
+
+    def foreign(
+        self, request: Request, observation: Observation, *, tokens: tuple[int, ...] | None, cached: int | None
+    ) -> tuple[int | None, Unattributed | None]:
+        """The foreign tokens of a hit, or why they are not known; what was sent is remembered.
+
+        Args:
+            request: that was sent.
+            observation: its answer.
+            tokens: its token ids; None where the server does not tell them.
+            cached: tokens that hit; None where nobody told.
+        """
+        told = Unattributed.UNTOLD if cached is None else None
+        if tokens is None or self._identity.capabilities.block_tokens is None:
+            unknown = Unattributed.NO_IDS if tokens is None else Unattributed.NO_BLOCK
+            return (0, None) if cached == 0 else (None, told or unknown)
+        if request.bypasses_cache and not self._identity.capabilities.reference_heals:
+            # It may write, but a look-up goes on finding the first inserted entry: it explains no later hit.
+            # Source: vLLM 0.32.0, v1/core/block_pool.py, lines 42-70.
+            return cached, told
+        known = self._known_in(self._key_space(request))
+        was_empty = known.is_empty
+        has_other_ids = observation.prompt_tokens not in (None, len(tokens))
+        if cached is None or has_other_ids or observation.lost:
+            known.add_sent(tokens)  # an attempt that was lost may have been computed: then the next hits itself
+        if cached is None or has_other_ids:
+            # Nothing says how far ours reaches; where nothing of ours was, a hit is foreign all the same.
+            is_plain = cached == 0 or was_empty
+            return (cached, told) if is_plain else (None, told or Unattributed.OTHER_IDS)
+        foreign = known.account(tokens, cached_tokens=cached)
+        if foreign is None:
+            return None, Unattributed.LOST if observation.lost else Unattributed.SENT
+        unadapted = self._known_in(origin_space(request.salt))
+        if foreign and known is not unadapted and unadapted.sent_tokens(tokens) >= cached:
+            # Another name of the same weights, or an adapter that its engine does not keep apart.
+            return None, Unattributed.ADAPTER
+        return foreign, None
+
+    def add_sent(self, request: Request, tokens: tuple[int, ...]) -> None:
+        """Remembers that a prompt was sent, and that nobody told what came of it."""
+        if self._identity.capabilities.block_tokens is not None:
+            self._known_in(self._key_space(request)).add_sent(tokens)
+
+    def _key_space(self, request: Request) -> str | None:
+        """Where a request's blocks live in this process: its salt, and the adapter where its body names one.
+
+        Adapters share no block with the served model.
+        """
+        asked = request.body.get("model")
+        adapter = asked if isinstance(asked, str) and asked != self._identity.model else None
+        return origin_space(request.salt, adapter=adapter)
+
+    def spaces_within(self, salt: str | None) -> tuple[str | None, ...]:
+        """Key spaces that requests with a salt may have had in this run: the salt's own, and those of adapters."""
+        plain = origin_space(salt)
+        adapters = f"{plain or ''}{_ADAPTER}"
+        return (plain, *(space for space in self._known if space is not None and space.startswith(adapters)))
+
+    def learn(self, request: Request, tokens: tuple[int, ...]) -> None:
+        """Remembers that this release computed a whole prompt, though this run did not see it do so."""
+        if self._identity.capabilities.block_tokens is not None:
+            self._known_in(self._key_space(request)).learn(tokens)
+
+    def _known_in(self, key_space: str | None) -> KnownPrefixes:
+        """What is known to have been computed by this release in a key space of this process."""
+        if key_space not in self._known:
+            block = self._identity.capabilities.block_tokens
+            assert block is not None, "prefixes are only known at a known block size"
+            origin = self._origin(key_space)
+            known = self._memory.computed_prefixes(origin) if origin else frozenset()
+            sent = self._memory.sent_prefixes(origin) if origin else frozenset()
+            self._known[key_space] = KnownPrefixes(block_tokens=block, known=known, sent=sent)
+        return self._known[key_space]
+
+    def _origin(self, key_space: str | None) -> CacheOrigin | None:
+        if self._identity.process is None:
+            return None  # without a process identity an earlier run may have met another cache
+        return CacheOrigin(
+            replica=self._identity.url,
+            process=self._identity.process,
+            key_space=key_space,
+            namespace=self._namespace,
+        )
+
+    def remember(self) -> None:
+        """Hands what this run learnt to the memory; call it once, also when the run was cut short.
+
+        Key spaces of this run's own probes are left out: nobody will ever ask there again.
+        """
+        for key_space, known in self._known.items():
+            origin = self._origin(key_space)
+            if origin and not is_probe_salt(key_space):
+                self._memory.add_computed_prefixes(origin, known.learnt)
+                self._memory.add_sent_prefixes(origin, known.newly_sent)
+
+
+# Between salt and adapter; neither has it once it is quoted.
+_ADAPTER = "@"
+_QUOTED = str.maketrans({"%": "%25", _ADAPTER: "%40"})
+
+
+def origin_space(salt: str | None, *, adapter: str | None = None) -> str | None:
+    """How a key space is called in `CacheOrigin`: one name for each pair of salt and adapter, None for neither.
+
+    vLLM takes no `@` in a salt, but SGLang does: so it is quoted there.
+    """
+    quoted = None if salt is None else salt.translate(_QUOTED)
+    return quoted if adapter is None else f"{quoted or ''}{_ADAPTER}{adapter}"
