@@ -325,7 +325,8 @@ class EngineClient(Protocol):
         """Who answers; asked again on every call.
 
         Raises:
-            WrongModel: the server does not serve the model that was asked for, or serves several and none was named.
+            WrongModel: the server does not serve the model that was asked for.
+            UsageError: it serves several, and none was named.
             ServiceError: it did not answer properly.
         """
 

@@ -84,7 +84,8 @@ class OpenAIRoutes:
         """The model to ask for.
 
         Raises:
-            WrongModel: the one that was named is not served, or none was named and there is not exactly one.
+            WrongModel: the one that was named is not served, or there is none.
+            UsageError: none was named and there are several.
             ServiceError: the server did not answer properly.
         """
         try:
@@ -241,7 +242,7 @@ def _chosen(models: tuple[ServedModel, ...], *, wanted: str | None, transport: T
             return models[0]
         if not models:
             raise NoModel(f"{url} serves no model", hint=served)
-        raise WrongModel(f"{url} serves {len(models)} models, and --model names none", hint=served)
+        raise UsageError(f"{url} serves {len(models)} models, and --model names none", hint=served)
     for model in models:
         if wanted == model.name or wanted in model.aliases:
             return model

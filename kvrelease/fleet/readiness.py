@@ -13,7 +13,15 @@ from collections.abc import Awaitable, Callable
 from kvrelease.artifacts import JsonObject
 from kvrelease.binding.salts import probe_salt
 from kvrelease.engines.base import EngineClient, EngineKind, Request, Route
-from kvrelease.errors import KvreleaseError, NoModel, Refused, ServiceTimeout, Unreachable
+from kvrelease.errors import (
+    KvreleaseError,
+    NoModel,
+    Refused,
+    ServiceTimeout,
+    UnexpectedReply,
+    Unreachable,
+    WrongModel,
+)
 from kvrelease.progress import Progress, ProgressEvent
 
 # Engines load for minutes; asking more often makes a pod ready no sooner.
@@ -81,7 +89,8 @@ async def wait_for(
 
     Raises:
         ServiceTimeout: the time is over; the message says what the last attempt found.
-        KvreleaseError: what waiting does not change: other credentials, another model, no engine at all.
+        WrongModel: likewise, and other models were listed.
+        KvreleaseError: what waiting does not change: other credentials, a prompt or an option that is refused.
     """
     last: KvreleaseError | None = None
     while True:
@@ -105,10 +114,14 @@ async def wait_for(
 
 
 def may_become_ready(error: KvreleaseError) -> bool:
-    """Whether an engine that gives this answer may give another one when it has loaded."""
+    """Whether an engine that gives this answer may give another one when it has loaded.
+
+    An ingress shows a page, or a placeholder's model, until the pod behind it is there; a base is listed before its
+    adapters are.
+    """
     if isinstance(error, Refused):
         return error.status in _NOT_YET
-    return isinstance(error, Unreachable | ServiceTimeout | NoModel)
+    return isinstance(error, Unreachable | ServiceTimeout | UnexpectedReply | WrongModel)
 
 
 async def generate_one_token(engine: EngineClient) -> None:
@@ -144,11 +157,18 @@ def _reason(error: KvreleaseError) -> str:
             return "it lists no model yet"
         case Refused(status=int(status)):
             return f"it answers {status}"
+        case WrongModel() | UnexpectedReply():
+            return error.message
         case _:
             return "it does not answer in time yet"
 
 
-def _too_late(shown: str, waiting: Waiting, last: KvreleaseError | None) -> ServiceTimeout:
+def _too_late(shown: str, waiting: Waiting, last: KvreleaseError | None) -> KvreleaseError:
     found = "no answer came in time" if last is None else f"last, {last.message}"
+    text = f"{shown} was not ready within {waiting.wait_s:g} s: {found}"
     hint = "raise --wait, or look at the engine's log"
-    return ServiceTimeout(f"{shown} was not ready within {waiting.wait_s:g} s: {found}", hint=hint)
+    if isinstance(last, WrongModel | UnexpectedReply) and last.hint is not None:
+        hint = f"{last.hint}; {hint}"
+    if isinstance(last, WrongModel) and not isinstance(last, NoModel):
+        return WrongModel(text, hint=hint)
+    return ServiceTimeout(text, hint=hint)

@@ -38,7 +38,7 @@ def test_the_only_model_is_the_model() -> None:
 
 
 def test_of_several_models_one_must_be_named() -> None:
-    with pytest.raises(WrongModel) as caught:
+    with pytest.raises(UsageError) as caught:
         identified(models("a", "b"))
     assert caught.value.hint == "served: 'a', 'b'"
     assert identified(models("a", "b"), model="b").model == "b"

@@ -11,7 +11,16 @@ import pytest
 
 from kvrelease.binding.unready import Unready
 from kvrelease.engines.base import EngineKind
-from kvrelease.errors import NoModel, Refused, ServiceTimeout, UnexpectedReply, Unreachable, UsageError, WrongModel
+from kvrelease.errors import (
+    NoModel,
+    PromptTooLong,
+    Refused,
+    ServiceTimeout,
+    UnexpectedReply,
+    Unreachable,
+    UsageError,
+    WrongModel,
+)
 from kvrelease.fleet.access import Access
 from kvrelease.fleet.opening import Fleet
 from kvrelease.fleet.readiness import may_become_ready
@@ -108,20 +117,50 @@ def test_a_server_that_hangs_meets_the_end_of_the_wait() -> None:
         assert isinstance(with_fleet(waiting(engine.url, wait_s=0.2), only), ServiceTimeout)
 
 
-@pytest.mark.parametrize("how", [Break.UNAUTHORIZED, Break.FORBIDDEN, Break.HTML])
-def test_what_waiting_does_not_change_is_an_error_at_once(how: Break) -> None:
+def test_a_page_in_front_of_the_server_is_waited_for() -> None:
+    for path in ("/v1/models", "/v1/c"):
+        with ScriptedEngine() as engine:
+            engine.break_with(Break.HTML, path=path, times=2)
+            with told(engine, waiting(engine.url)) as stages:
+                assert len(stages) == 2
+                assert all("an HTML page ('Welcome to the gateway')" in stage for stage in stages)
+
+
+def test_a_placeholder_that_lists_another_model_is_waited_for() -> None:
+    with ScriptedEngine(model="placeholder") as engine:
+        stages: list[str] = []
+
+        def progress(event: ProgressEvent) -> None:
+            stages.append(event.description)
+            engine.model = "wanted"
+
+        assert with_fleet(waiting(engine.url, model="wanted"), only, progress=progress) == engine.url
+        assert stages == [f"waiting for replicas: {engine.url}: {engine.url} does not serve the model 'wanted'"]
+
+
+@pytest.mark.parametrize("how", [Break.UNAUTHORIZED, Break.FORBIDDEN])
+def test_other_credentials_are_an_error_at_once(how: Break) -> None:
     with ScriptedEngine() as engine:
         engine.break_with(how)
-        error = with_fleet(waiting(engine.url, kind=EngineKind.VLLM), only)
-        assert isinstance(error, UnexpectedReply if how is Break.HTML else Refused)
+        assert isinstance(with_fleet(waiting(engine.url, kind=EngineKind.VLLM), only), Refused)
         assert len(engine.generations()) == 1
 
 
-def test_another_model_is_an_error_at_once() -> None:
+def test_what_is_there_when_the_time_is_over_keeps_its_exit_code() -> None:
     with ScriptedEngine() as engine:
-        error = with_fleet(waiting(engine.url, model="other"), only)
-        assert isinstance(error, WrongModel)
-        assert not engine.generations()
+        another = with_fleet(waiting(engine.url, model="other", wait_s=0.3), only)
+        engine.break_with(Break.HTML)
+        page = with_fleet(waiting(engine.url, kind=EngineKind.VLLM, wait_s=0.3), only)
+    assert isinstance(another, WrongModel)
+    assert not isinstance(another, NoModel)
+    assert "was not ready within 0.3 s" in another.message
+    assert "served: " in (another.hint or "")
+    assert isinstance(page, ServiceTimeout)
+    assert "HTML page" in page.message
+
+
+def test_of_several_models_none_is_chosen_by_waiting() -> None:
+    assert not may_become_ready(UsageError("serves 2 models, and --model names none"))
 
 
 def test_a_server_without_a_completions_route_is_asked_on_the_other() -> None:
@@ -143,6 +182,7 @@ def test_the_generation_that_is_waited_for_is_no_foreign_hit_later(kind: EngineK
 
 def test_what_may_become_ready() -> None:
     not_yet = [Unreachable("x"), ServiceTimeout("x"), NoModel("x"), Refused("x", status=503), Refused("x", status=404)]
-    never = [WrongModel("x"), UnexpectedReply("x"), UsageError("x"), Refused("x", status=401), Refused("x", status=400)]
+    not_yet += [WrongModel("x"), UnexpectedReply("x")]
+    never = [UsageError("x"), PromptTooLong("x"), Refused("x", status=401), Refused("x", status=400)]
     assert all(may_become_ready(error) for error in not_yet)
     assert not any(may_become_ready(error) for error in never)
