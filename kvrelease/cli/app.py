@@ -21,6 +21,15 @@ def run(argv: list[str]) -> int:
     if argv == ["--version"]:  # asked by every CI step; without the command tree it takes a fifth of the time
         put(sys.stdout, f"kvrelease {__version__}\n")
         return ExitCode.OK
+    try:
+        return _run(argv)
+    except KeyboardInterrupt:  # pods are stopped while the first modules are being read, too
+        if getattr(sys, "stderr", None) is not None:
+            put(sys.stderr, "interrupted\n")
+        return ExitCode.INTERRUPTED
+
+
+def _run(argv: list[str]) -> int:
     import typer  # noqa: PLC0415 - late, see above
 
     from kvrelease.cli.console import say, say_error  # noqa: PLC0415
@@ -37,9 +46,8 @@ def run(argv: list[str]) -> int:
     except KvreleaseError as error:
         say_error(error)
         return error.exit_code
-    except (KeyboardInterrupt, typer.Abort):
-        say("interrupted")
-        return ExitCode.INTERRUPTED
+    except typer.Abort:
+        raise KeyboardInterrupt from None
     except Exception:  # noqa: BLE001 - the one catch-all: our bug, told as such
         import traceback  # noqa: PLC0415
 
@@ -49,9 +57,24 @@ def run(argv: list[str]) -> int:
 
 def main() -> None:
     """The `kvrelease` command."""
-    from kvrelease.cli.interrupt import treat_termination_as_interrupt  # noqa: PLC0415 - `run` alone changes no process
+    from kvrelease.cli.interrupt import (  # noqa: PLC0415 - `run` alone changes no process
+        ignore_termination,
+        treat_termination_as_interrupt,
+    )
 
     treat_termination_as_interrupt()
+    try:
+        code = _ended()
+    except KeyboardInterrupt:  # before the run, or after it, while a stream waits for its reader
+        code = int(ExitCode.INTERRUPTED)
+    ignore_termination()  # what is left is to end
+    if threading.active_count() > 1:  # workers that nobody waits for: torch aborts when the interpreter ends under it
+        os._exit(code)
+    sys.exit(code)
+
+
+def _ended() -> int:
+    """The exit code of the invocation that the process was started for, its streams written out."""
     if getattr(sys, "stderr", None) is None:  # started with 2>&-
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - lives as long as the process
     for stream in (sys.stdout, sys.stderr):
@@ -64,9 +87,7 @@ def main() -> None:
                 stream.flush()
         except OSError:  # nobody reads any more; the outcome of the run stands
             abandon(stream)
-    if threading.active_count() > 1:  # workers that nobody waits for: torch aborts when the interpreter ends under it
-        os._exit(code)
-    sys.exit(code)
+    return code
 
 
 def _invoke(argv: list[str]) -> int:

@@ -25,6 +25,13 @@ def treat_termination_as_interrupt() -> None:
             signal.signal(number, handler)
 
 
+def ignore_termination() -> None:
+    """Makes both signals change nothing any more: the outcome stands, and only the interpreter is left to end."""
+    for number in _SIGNALS:
+        if _interrupts(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_IGN)
+
+
 class _Interrupt:
     """Interrupts the program, once; told again, ends it: what was interrupted may wait for a disk or a library."""
 

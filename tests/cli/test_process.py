@@ -155,6 +155,26 @@ def test_a_second_signal_ends_the_program_at_once_whatever_it_is_doing() -> None
     assert (done.returncode, done.stdout, done.stderr) == (130, "first\n", "")
 
 
+@pytest.mark.parametrize("module", ["typer", "kvrelease.cli.console", "yaml"])
+def test_a_signal_while_modules_are_being_read_ends_130_without_a_traceback(workdir: Path, module: str) -> None:
+    """A pod is stopped in its first half second."""
+    code = (
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == sys.argv[-1]:\n"
+        "            sys.argv.pop()\n"
+        "            os.kill(os.getpid(), signal.SIGTERM)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from kvrelease.cli.app import main\n"
+        "main()\n"
+    )
+    (workdir / "kvrelease.yaml").write_text("{}")
+    argv = [sys.executable, "-c", code, "fingerprint", "nothing", module]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 def test_a_reader_that_went_away_changes_no_verdict(releases: Releases) -> None:
     """`kvrelease diff … --fail-on kv | head -0`: 1, as without the pipe."""
     reader, writer = os.pipe()
