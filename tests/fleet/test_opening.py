@@ -90,6 +90,38 @@ def test_the_settings_of_a_replica_are_asked_for_once_however_many_connections_a
         assert (asked.count("/server_info"), asked.count("/metrics")) == (1, 3)
 
 
+class Behind(ScriptedEngine):
+    """A balancer: what each reading of the metrics page tells is the start of another process, in turn."""
+
+    def __init__(self, *starts: float) -> None:
+        self._starts, self._reads = starts, 0
+        super().__init__()
+
+    @property
+    def started(self) -> float:
+        self._reads += 1
+        return self._starts[min(self._reads, len(self._starts)) - 1]
+
+    @started.setter
+    def started(self, value: float) -> None:
+        pass
+
+
+@pytest.mark.parametrize("starts", [(1e9, 2e9), (1e9, 1e9, 2e9)])
+def test_several_processes_behind_one_url_are_refused_though_each_connection_stays_on_one(
+    starts: tuple[float, ...],
+) -> None:
+    async def reason(fleet: Fleet) -> str:
+        (engine,) = fleet.engines
+        assert isinstance(engine, Unready)
+        return engine.error.message
+
+    with Behind(*starts) as engine:
+        assert "several engine processes answer behind" in with_fleet(reached(engine.url), reason)
+    with Behind(1e9, 1e9, 1e9, 2e9) as engine:
+        assert with_fleet(reached(engine.url), shown) == [engine.url]
+
+
 def test_an_address_that_is_also_named_by_itself_is_one_replica(resolver: Resolver) -> None:
     with ScriptedEngine() as engine:
         resolver.addresses[NAME] = ["127.0.0.1"]

@@ -126,3 +126,58 @@ def test_nothing_is_chosen_where_nothing_comes_back() -> None:
 def test_a_prompt_whose_blocks_are_all_covered_is_not_taken() -> None:
     forest = Forest(block=10, parents=[-1, 0], values=[5.0, 5.0], prompts=[1, 0], lengths=[15, 30])
     assert [one.prompt for one in choose(forest, Budget(requests=9)).chosen] == [0]
+
+
+def apart(*prompts: tuple[float, int]) -> Forest:
+    """Prompts of one block each, of (value, length), that share nothing."""
+    return Forest(
+        block=10,
+        parents=[-1] * len(prompts),
+        values=[value for value, _ in prompts],
+        prompts=list(range(len(prompts))),
+        lengths=[length for _, length in prompts],
+    )
+
+
+@pytest.mark.parametrize(
+    ("forest", "budget", "chosen", "value", "limit"),
+    [
+        # The two most valuable blocks, whatever the lengths.
+        (apart((5, 10), (4, 10), (3, 10)), Budget(blocks=2), [0, 1], 90.0, 90.0),
+        # Beside what was chosen, of the rest as much as the budget holds, the last one cut: half of 40.
+        (apart((5, 10), (4, 26)), Budget(length=13), [0], 50.0, 70.0),
+        # Everything there is.
+        (apart((5, 10), (4, 10)), Budget(length=1000), [0, 1], 90.0, 90.0),
+        # Two that share a start are worth it once, though the room would hold both: 90 and no more than 70 beside it.
+        (
+            Forest(
+                block=10, parents=[-1, -1, 1, 1], values=[9, 5, 1, 1], prompts=[0, 1, 1, 2], lengths=[60, 50, 50, 50]
+            ),
+            Budget(length=100),
+            [0],
+            90.0,
+            160.0,
+        ),
+        # The best two requests are no more than 90, though the length would take all three.
+        (apart((5, 10), (4, 10), (3, 10)), Budget(requests=2, length=1000), [0, 1], 90.0, 90.0),
+        # By gain per length alone the short one would go first, and leave no room for the valuable one.
+        (apart((1, 10), (8, 100)), Budget(length=100), [1], 80.0, 90.0),
+        # Each takes half of the requests and less of the length: requests are what decides.
+        (apart((5, 10), (6, 20), (4, 10)), Budget(requests=2, length=1000), [1, 0], 110.0, 110.0),
+    ],
+)
+def test_how_far_a_choice_can_be_from_the_best_is_told(
+    forest: Forest, budget: Budget, chosen: list[int], value: float, limit: float
+) -> None:
+    choice = choose(forest, budget)
+    assert [one.prompt for one in choice.chosen] == chosen
+    assert choice.value == value
+    assert choice.limit == pytest.approx(limit)
+    assert choice.proved_share == pytest.approx(value / limit)
+
+
+def test_one_more_prompt_costs_the_largest_part_of_a_limit_that_it_uses() -> None:
+    assert Budget().share(length=5, blocks=5) == 1.0
+    assert Budget(requests=4).share(length=50, blocks=50) == 0.25
+    assert Budget(requests=4, length=100).share(length=50, blocks=50) == 0.5
+    assert Budget(requests=4, length=100, blocks=50).share(length=50, blocks=50) == 1.0

@@ -64,3 +64,18 @@ def test_token_ids_are_cut_into_the_engines_blocks() -> None:
     assert (cutter.unit, cutter.block) == (Unit.TOKENS, 16)
     assert (cutter.cut(chat("", "x")).length, len(cutter.cut(chat("", "x")).names)) == (33, 2)
     assert cutter.cut(chat("", "x", salt="unknown")) == ([], 0)
+
+
+def test_a_difference_at_the_start_leaves_no_name_alike_however_long_the_rest_is() -> None:
+    one, other = TEXT.cut(chat("a" + "z" * 600, "x")), TEXT.cut(chat("b" + "z" * 600, "x"))
+    assert len(one.names) > 30
+    assert not set(one.names) & set(other.names)
+    cutter = cutter_for(trace(1))
+    assert cutter is not None
+    rest = tuple(range(10, 30))
+    assert not set(cutter.cut(trace(1, *rest)).names) & set(cutter.cut(trace(2, *rest)).names)
+
+
+def test_equal_blocks_at_other_places_of_one_prompt_have_names_of_their_own() -> None:
+    names = TEXT.cut(chat("a" * 600, "x")).names
+    assert len(set(names)) == len(names)

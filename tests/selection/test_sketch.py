@@ -80,3 +80,11 @@ def test_equal_logs_make_equal_sketches() -> None:
     assert {name: (block.weight, block.missed, block.sample) for name, block in first.blocks.items()} == {
         name: (block.weight, block.missed, block.sample) for name, block in again.blocks.items()
     }
+
+
+def test_the_lighter_half_is_forgotten_and_no_more() -> None:
+    sketch = PrefixSketch(5)
+    for number in range(6):
+        sketch.add([bytes([number])], weight=float(1 + number), length=10, index=number)
+    assert [block.weight for block in sketch.blocks.values()] == [4.0, 5.0, 6.0]
+    assert sketch.undercount == 3.0

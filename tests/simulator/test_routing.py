@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from kvrelease.simulator.cache import SimulatedBlocks
-from kvrelease.simulator.routing import Routing, Target, route_by
+from kvrelease.simulator.routing import PREFIX_AWARE_SLACK, Routing, Target, route_by
 from kvrelease.simulator.simulate import Speeds, simulate
 from kvrelease.simulator.traffic import SimulatedRequest
 
@@ -90,3 +90,16 @@ def test_routing_that_keeps_a_prefix_on_one_replica_hits_more_than_one_that_spre
     assert aware is not None
     assert spread is not None
     assert aware > 0.9 > spread
+
+
+def test_the_slack_of_a_busy_replica_is_that_of_the_policy() -> None:
+    busy = Replica(hits=3, in_flight=PREFIX_AWARE_SLACK)
+    assert route_by(Routing.PREFIX_AWARE)(ONE, [Replica(), busy]) == 1
+    busy.in_flight += 1
+    assert route_by(Routing.PREFIX_AWARE)(ONE, [Replica(), busy]) == 0
+
+
+def test_another_seed_spreads_sessions_otherwise() -> None:
+    sessions = [SimulatedRequest(blocks=(), session=f"s{n}") for n in range(40)]
+    placed = [[route_by(Routing.STICKY, seed=seed)(one, [Replica()] * 4) for one in sessions] for seed in (1, 2)]
+    assert placed[0] != placed[1]

@@ -42,3 +42,15 @@ def test_what_a_slot_held_beyond_the_common_start_is_lost() -> None:
     cache.request([*range(30), 5])
     assert cache.evicted == 70
     assert cache.request(LONG) == 30
+
+
+def test_of_slots_that_are_equally_alike_the_first_wins() -> None:
+    cache = SlotCache(2)
+    holds = [cache.begin([*LONG, end]) for end in (7, 8)]
+    assert [hold.slot for hold in holds if hold is not None] == [1, 0]
+    for hold in holds:
+        assert hold is not None
+        cache.finish(hold)
+    again = cache.begin([*LONG, 9])
+    assert again is not None
+    assert (again.slot, again.hits) == (0, 100)
