@@ -26,6 +26,7 @@ from kvrelease.release.known_tensors import KnownTensors, known_from_hashes, kno
 from kvrelease.release.loading import load_with_text
 from kvrelease.release.memo import Memo
 from kvrelease.release.mode import Mode
+from kvrelease.release.saved import require_files_beside
 from kvrelease.release.side_files import split_entries
 from kvrelease.release.source import Source
 from kvrelease.release.steady import SteadySource
@@ -69,7 +70,10 @@ def load_pair(
     progress: Progress = silent,
     wants_weights: bool = True,
 ) -> Pair:
-    """Both sides of a diff, as `fingerprint.load_release` takes them.
+    """Both sides of a diff, as `loading.load_release` takes them.
+
+    What lies beside a published fingerprint may have been replaced. Of the old side that is a use (what was there
+    before, against what is there now), and a warning; of the new one it is what would be served, so it is refused.
 
     Args:
         old: the release before, or its saved fingerprint.
@@ -80,9 +84,23 @@ def load_pair(
         wants_weights: the answer has to say whether the weights changed, even if that costs a download.
 
     Raises:
-        InputError: as there.
+        InputError: as there, or weights beside the new side's published fingerprint were replaced.
         ServiceError: a store did not answer properly.
     """
+    found = _load_both(old, new, memo=memo, jobs=jobs, progress=progress, wants_weights=wants_weights)
+    require_files_beside(found.new, what=str(new))
+    return found
+
+
+def _load_both(
+    old: str | Path,
+    new: str | Path,
+    *,
+    memo: Memo | None,
+    jobs: int | None,
+    progress: Progress,
+    wants_weights: bool,
+) -> Pair:
     if not (is_elsewhere(old) or is_elsewhere(new)):
         return _pair(*(load_with_text(side, memo=memo, jobs=jobs, progress=progress) for side in (old, new)))
     before, after = _open(old), _open(new)
