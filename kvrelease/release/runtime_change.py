@@ -87,9 +87,6 @@ def compare_runtimes(
     """
     if old is None or new is None:
         return NOT_COMPARED
-    silent = next((side for side in (old, new) if not side.fields and side.name is None), None)
-    if silent is not None:
-        return _not_compared(f"{silent.source} states none")
     unread = tuple(name for name in known_fields if name not in old.fields and name not in new.fields)
     unrecognised = tuple(sorted((old.fields.keys() | new.fields.keys()) - set(known_fields)))
     status, fields, sentence = _compare(old, new)
@@ -98,11 +95,6 @@ def compare_runtimes(
     if unrecognised:
         sentence += f"; kvrelease knows no field {', '.join(unrecognised)}"
     return RuntimeChange(status=status, fields=fields, unread=unread, sentence=sentence, unrecognised=unrecognised)
-
-
-def _not_compared(why: str) -> RuntimeChange:
-    sentence = f"the runtime was not compared: {why}; under a new engine version old KV is unusable by default"
-    return msgspec.structs.replace(NOT_COMPARED, sentence=sentence)
 
 
 def _compare(old: StatedRuntime, new: StatedRuntime) -> tuple[RuntimeStatus, tuple[RuntimeField, ...], str]:
@@ -116,6 +108,11 @@ def _compare(old: StatedRuntime, new: StatedRuntime) -> tuple[RuntimeStatus, tup
         said = ", ".join(f"{one.field} {one.old} → {one.new}" for one in differing)
         sentence = f"the runtime changed ({said}): the same weights make other KV, or KV in another layout"
         return RuntimeStatus.DIFFERENT, differing, sentence
+    silent = dict.fromkeys(side.source for side in (old, new) if not side.fields and side.name is None)
+    if silent:
+        # Nothing declared is a runtime too, and nobody knows which: its namespace is another one than a declared one's.
+        why = f"{_NOT_KNOWN}: {' and '.join(silent)} {'declares' if len(silent) == 1 else 'declare'} none"
+        return RuntimeStatus.UNKNOWN, tuple(fields), why
     has_names_alone = not (old.fields and new.fields)
     if has_names_alone and old.name is not None and new.name is not None:
         return _compare_names(old, new)

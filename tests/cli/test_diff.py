@@ -99,6 +99,22 @@ def test_any_asks_about_weight_files_that_the_model_does_not_load(kv: Kv, pair: 
         assert set(ends.values()) == {0, code}
 
 
+def test_weights_replaced_beside_a_published_fingerprint_are_refused_as_the_new_side(
+    kv: Kv, pair: tuple[Path, Path]
+) -> None:
+    """They are what would be served; as the old side the fingerprint says what was there before."""
+    kv("fingerprint", "new", "--publish")
+    write_release(pair[1], {name: values for name, values in tensors(1).items() if "norm" not in name})
+    for part in ("kv", "weights", "any"):
+        refused = kv("diff", "old", "new/kvrelease.json", "--fail-on", part)
+        assert (refused.code, refused.out) == (4, "")
+        assert "'model.safetensors' beside it has" in refused.err
+        assert "the release was replaced after it was published" in refused.err
+    overwritten = kv("diff", "new/kvrelease.json", "new", "--fail-on", "kv")
+    assert overwritten.code == 1
+    assert "warning: new/kvrelease.json: 'model.safetensors' beside kvrelease.json has another size" in overwritten.err
+
+
 def test_a_warning_about_both_sides_is_told_once(kv: Kv, pair: tuple[Path, Path]) -> None:
     for side in pair:
         config = json.loads((side / "config.json").read_text())
@@ -133,6 +149,19 @@ def test_two_runtimes_that_differ_make_kv_of_equal_weights_invalid(kv: Kv, relea
     same = ("--old-runtime", "0.32.0.json", "--new-runtime", "kvrelease.yaml")
     assert kv("diff", releases.new, releases.new, *same, "--fail-on", "runtime").code == 0
     assert kv("diff", releases.new, releases.new, *same, "--fail-on", "kv").code == 0
+
+
+def test_a_namespace_of_no_declared_runtime_leaves_old_kv_unknown(kv: Kv, releases: Releases, workdir: Path) -> None:
+    """Its entries lie under another namespace than those of any declared runtime."""
+    kv("namespace", releases.new, "--engine", "vllm", "-o", "undeclared.json")
+    (workdir / "declared.yaml").write_text("runtime: {engine: vllm, version: 0.32.0}\n")
+    files = ("undeclared.json", "declared.yaml")
+    for old, new in (files, reversed(files), ("undeclared.json", "undeclared.json")):
+        found = kv("diff", releases.new, releases.new, "--old-runtime", old, "--new-runtime", new, "--fail-on", "kv")
+        assert found.code == 3
+        text = " ".join(found.out.split())
+        assert "whether the runtime changed is not known: undeclared.json declares none" in text
+        assert "What to do - state engine, version" in text
 
 
 def test_a_runtime_of_which_only_a_typo_is_stated_is_not_known(kv: Kv, releases: Releases, workdir: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from kvrelease.release.runtime_change import (
@@ -107,8 +108,10 @@ def test_one_setting_in_two_spellings_is_one(field: str, old: str, new: str, sta
         (stated("abcd"), stated("efgh", engine="vllm"), RuntimeStatus.DIFFERENT),
         (stated("abcd"), stated(engine="vllm"), RuntimeStatus.UNKNOWN),
         (stated("abcd", engine="vllm"), stated("efgh", engine="vllm", version="1"), RuntimeStatus.UNKNOWN),
-        (stated(), stated(engine="vllm"), RuntimeStatus.NOT_COMPARED),
-        (stated(), stated(), RuntimeStatus.NOT_COMPARED),
+        (stated(), stated(engine="vllm", version="1"), RuntimeStatus.UNKNOWN),
+        (stated(engine="vllm", version="1"), stated(), RuntimeStatus.UNKNOWN),
+        (stated("abcd"), stated(), RuntimeStatus.UNKNOWN),
+        (stated(), stated(), RuntimeStatus.UNKNOWN),
         (None, stated(engine="vllm"), RuntimeStatus.NOT_COMPARED),
     ],
 )
@@ -116,6 +119,18 @@ def test_what_is_not_stated_is_never_the_same(
     old: StatedRuntime | None, new: StatedRuntime | None, status: RuntimeStatus
 ) -> None:
     assert compare(old, new).status is status
+
+
+def test_a_file_that_declares_no_runtime_is_named() -> None:
+    silent = StatedRuntime(source="ns.json", fields={}, name=None)
+    found = compare(silent, stated("a", engine="vllm"))
+    assert found.sentence == "whether the runtime changed is not known: ns.json declares none"
+    assert found.fields == (RuntimeField(field="engine", old=None, new="vllm"),)
+    other = msgspec.structs.replace(silent, source="other.json")
+    assert (
+        compare(silent, other).sentence
+        == "whether the runtime changed is not known: ns.json and other.json declare none"
+    )
 
 
 def test_no_file_is_not_compared() -> None:
