@@ -118,7 +118,7 @@ def with_drift(found: Diff, measured: DriftReport) -> Diff:
     )
 
 
-def needs_weights(part: str | None) -> bool:
+def needs_weights(part: str) -> bool:
     """Whether a verdict on that part asks what the weights hold, so that they are worth a download."""
     return part in ("weights", "any")
 

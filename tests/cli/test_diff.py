@@ -30,6 +30,26 @@ def test_equal_releases_fail_on_nothing(kv: Kv, pair: tuple[Path, Path], part: s
     assert kv("diff", "old.json", "new", "--fail-on", part).code == 0
 
 
+@pytest.mark.parametrize(
+    ("parts", "code"),
+    [
+        (("tokenizer",), 0),
+        (("tokenizer", "weights"), 1),
+        (("weights", "tokenizer"), 1),
+        (("tokenizer", "runtime"), 3),
+        (("weights", "runtime"), 1),
+        (("runtime", "weights", "tokenizer"), 1),
+    ],
+)
+def test_every_part_that_is_asked_about_counts_and_the_worst_answer_wins(
+    kv: Kv, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, parts: tuple[str, ...], code: int
+) -> None:
+    write_release(pair[1], tensors(1))
+    assert kv("diff", "old", "new", *(word for part in parts for word in ("--fail-on", part))).code == code
+    monkeypatch.setenv("KVRELEASE_FAIL_ON", " ".join(parts))
+    assert kv("diff", "old", "new").code == code
+
+
 def test_a_runtime_that_nobody_named_is_not_known(kv: Kv, pair: tuple[Path, Path]) -> None:
     assert kv("diff", "old", "new", "--fail-on", "runtime").code == 3
     assert kv("diff", "old", "new").code == 0

@@ -55,8 +55,6 @@ def test_drift_of_a_saved_fingerprint_is_refused_before_anything_is_read(tmp_pat
         next(run_diff(str(tmp_path / "old.json"), "nowhere", warn=list[str]().append, measures_drift=True))
 
 
-@pytest.mark.parametrize(
-    ("part", "wanted"), [(None, False), ("kv", False), ("config", False), ("weights", True), ("any", True)]
-)
-def test_only_questions_about_weights_are_worth_a_download(part: str | None, *, wanted: bool) -> None:
+@pytest.mark.parametrize(("part", "wanted"), [("kv", False), ("config", False), ("weights", True), ("any", True)])
+def test_only_questions_about_weights_are_worth_a_download(part: str, *, wanted: bool) -> None:
     assert needs_weights(part) is wanted

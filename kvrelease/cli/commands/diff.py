@@ -37,12 +37,12 @@ def diff(
     new: Annotated[str, typer.Argument(metavar="NEW", help="Model directory or file, or a saved fingerprint.")],
     *,
     fail_on: Annotated[
-        FailOn | None,
+        list[FailOn] | None,
         typer.Option(
             "--fail-on",
             envvar="KVRELEASE_FAIL_ON",
             help="End 1 when the old KV is invalid (kv), or that part changed (extra: weight files that the model does "
-            "not load); 3 when it is not known. Default: end 0.",
+            "not load); 3 when it is not known. Repeat it for each part: the worst answer wins. Default: end 0.",
         ),
     ] = None,
     old_runtime: Annotated[
@@ -93,7 +93,7 @@ def diff(
             new,
             warn=warnings.append,
             runtime=runtime,
-            wants_weights=needs_weights(fail_on),
+            wants_weights=any(needs_weights(part) for part in fail_on or ()),
             measures_drift=drift,
             memo=session.open_memo(no_memo=no_memo),
             jobs=jobs,
@@ -102,8 +102,8 @@ def diff(
         result, ending = last_of(steps)
     for warning in warnings:
         console.say_warning(warning)
-    verdict = None if fail_on is None else diff_verdict(result, part=fail_on)
-    code = worst((exit_code(verdict=verdict), ending))
+    asked = [exit_code(verdict=diff_verdict(result, part=part)) for part in fail_on or ()]
+    code = worst((*asked, ending))
     return deliver(result, lambda: diff_document(result), wanted=form, output=output, code=code)
 
 
