@@ -33,8 +33,8 @@ import msgspec
 from benchmarks.prewarm_server import MODEL
 from kvrelease.artifacts import JsonObject, ReleaseRef
 from kvrelease.binding.deployment import Deployment
-from kvrelease.binding.observe import probe_salt
 from kvrelease.binding.runtime import declared_runtime
+from kvrelease.binding.salts import probe_salt
 from kvrelease.config import Production
 from kvrelease.engines.base import EngineKind, Request, Route
 from kvrelease.engines.detect import open_engine

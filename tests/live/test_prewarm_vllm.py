@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from kvrelease.engines.base import Counters, EngineClient, Request, Route
-from kvrelease.simulator.cache import BlockCache
+from kvrelease.simulator.cache import SimulatedBlocks
 from kvrelease.simulator.simulate import simulate
 from kvrelease.simulator.traffic import request_of_tokens
 from tests.engines.clients import counters, use
@@ -173,7 +173,7 @@ def simulated(half: Half) -> float:
     order = half.run.json["plan"]["order"]
     before = (*order, *reversed(order))
     requests = [request_of_tokens(half.tokens[name], block_tokens=BLOCK_TOKENS) for name in (*before, *half.asked)]
-    found = simulate(requests, [BlockCache(BLOCKS - 1)], block_tokens=BLOCK_TOKENS)
+    found = simulate(requests, [SimulatedBlocks(BLOCKS - 1)], block_tokens=BLOCK_TOKENS)
     return weighted(half, dict(zip(half.asked, found.hit_tokens[len(before) :], strict=True)))
 
 
