@@ -186,3 +186,28 @@ def test_what_may_become_ready() -> None:
     never = [UsageError("x"), PromptTooLong("x"), Refused("x", status=401), Refused("x", status=400)]
     assert all(may_become_ready(error) for error in not_yet)
     assert not any(may_become_ready(error) for error in never)
+
+
+@pytest.mark.parametrize("kind", [EngineKind.VLLM, EngineKind.SGLANG])
+def test_the_token_that_is_waited_for_has_a_key_space_of_its_own(kind: EngineKind) -> None:
+    with ScriptedEngine(kind) as engine:
+        with_fleet(waiting(engine.url), only)
+        (seen,) = engine.generations()
+        assert str(seen.body.get("cache_salt") or seen.body.get("extra_key")).startswith("kvrelease-ready-")
+
+
+def test_the_token_that_is_waited_for_has_no_start_in_common_with_a_text_where_prompts_share_slots() -> None:
+    with ScriptedEngine(EngineKind.LLAMACPP) as engine:
+        with_fleet(waiting(engine.url), only)
+        (seen,) = engine.generations()
+        (token,) = seen.body["prompt"]
+        assert isinstance(token, int)
+
+
+def test_the_last_attempt_is_not_made_when_the_pause_before_it_takes_the_time_that_is_left() -> None:
+    with ScriptedEngine() as engine:
+        engine.break_with(Break.LOADING)
+        access = msgspec.structs.replace(waiting(engine.url, wait_s=2.0), backoff_s=2.5)
+        told_of: list[ProgressEvent] = []
+        assert isinstance(with_fleet(access, only, progress=told_of.append), ServiceTimeout)
+        assert (len(engine.generations()), told_of) == (1, [])

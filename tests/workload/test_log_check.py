@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import kvrelease
 from kvrelease.artifacts import Verdict, to_json
 from kvrelease.workload import log_check
 from kvrelease.workload.complaints import Complaint, complaint_verdict
 from kvrelease.workload.log_check import LogCheck
-from kvrelease.workload.log_report import LogReport
+from kvrelease.workload.log_report import LoggedTokens, LogReport
 from kvrelease.workload.logs.log_format import LogFormat
 from kvrelease.workload.logs.reading import read_log
+from kvrelease.workload.prompt_set import PromptKind
+from kvrelease.workload.release_tokenizer import ReleaseTokenizer
 from tests.workload.builders import chat_body
 
+DEMO = Path(kvrelease.__file__).parent / "data" / "demo" / "v1"
 DESK = "You answer for a shop. " * 8
 
 
-def checked(directory: Path, *lines: object) -> LogReport:
+def checked(directory: Path, *lines: object, form: LogFormat = LogFormat.OPENAI, **how: Any) -> LogReport:
     text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
     (directory / "log").write_text(text, encoding="utf-8")
-    adding = LogCheck()
-    for request in read_log(directory / "log", source="log", format=LogFormat.OPENAI, on_bad_line=adding.bad_line):
+    adding = LogCheck(**how)
+    for request in read_log(directory / "log", source="log", format=form, on_bad_line=adding.bad_line):
         adding.add(request)
-    return adding.report(source="log", form=LogFormat.OPENAI)
+    return adding.report(source="log", form=form)
 
 
 def test_what_a_log_holds(tmp_path: Path) -> None:
@@ -79,3 +84,56 @@ def test_a_complaint_is_answered_or_said_not_to_be_known(
     tmp_path: Path, line: dict[str, object], complaint: Complaint, verdict: Verdict
 ) -> None:
     assert complaint_verdict(checked(tmp_path, line), complaint)[0] is verdict
+
+
+def traced(tokens: int) -> dict[str, object]:
+    return {"timestamp": 1, "input_length": tokens, "hash_ids": [1]}
+
+
+def test_tokens_are_those_that_the_log_tells(tmp_path: Path) -> None:
+    report = checked(tmp_path, *map(traced, (16, 17, 600)), form=LogFormat.MOONCAKE)
+    assert report.tokens == LoggedTokens(
+        by="the log", counted=3, total=633, longest=600, block_tokens=16, uncacheable=1, unknown=0
+    )
+    assert report.without_text == 3
+    assert complaint_verdict(report, Complaint.UNCACHEABLE)[0] is Verdict.FAIL
+
+
+def test_a_tokenizer_goes_before_the_logs_own_word_and_what_has_no_text_is_not_known(tmp_path: Path) -> None:
+    tokenizer = ReleaseTokenizer(DEMO, name="v1")
+    count = len(tokenizer.tokens(chat_body("Hi"), kind=PromptKind.CHAT))
+    text = {
+        "call_type": "completion",
+        "model_parameters": {},
+        "messages": chat_body("Hi")["messages"],
+        "prompt_tokens": 9_999,
+    }
+    redacted = {**text, "messages": "redacted-by-litellm"}
+    report = checked(tmp_path, text, redacted, form=LogFormat.LITELLM, tokenizer=tokenizer, block_tokens=1)
+    assert report.tokens == LoggedTokens(
+        by="v1", counted=1, total=count, longest=count, block_tokens=1, uncacheable=0, unknown=1
+    )
+    assert complaint_verdict(report, Complaint.UNCACHEABLE) == (Verdict.INCONCLUSIVE, "not known: uncacheable")
+    for complaint in (Complaint.SECRETS, Complaint.PERSONAL, Complaint.VOLATILE):
+        assert complaint_verdict(report, complaint)[0] is Verdict.INCONCLUSIVE
+
+
+def test_where_every_prompt_is_long_enough_nothing_is_uncacheable(tmp_path: Path) -> None:
+    report = checked(tmp_path, traced(17), form=LogFormat.MOONCAKE)
+    assert complaint_verdict(report, Complaint.UNCACHEABLE)[0] is Verdict.PASS
+
+
+def test_images_and_requests_with_secrets_are_counted(tmp_path: Path) -> None:
+    image = {"type": "image_url", "image_url": {"url": "https://here.example/a.png"}}
+    key = "AKIA" + "ABCDEFGHIJKLMNOP"
+    report = checked(
+        tmp_path,
+        {"messages": [{"role": "user", "content": [image]}]},
+        chat_body(f"{key} and {key[:-1]}A, ann@acme-shop.de"),
+        chat_body("bob@acme-shop.de"),
+    )
+    assert (report.with_images, report.secrets) == (1, 1)
+    assert [(one.kind, one.requests, one.count, one.is_secret) for one in report.sensitive] == [
+        ("api-key", 1, 2, True),
+        ("e-mail", 2, 2, False),
+    ]
