@@ -112,6 +112,8 @@ def test_a_server_of_a_larger_group_is_asked_by_the_place_among_its_own_ranks() 
         identity = await engine.identify()  # type: ignore[union-attr]
         elsewhere = msgspec.structs.replace(identity, ranks=(2, 3))
         assert pins_of(elsewhere, wanted=None, listed=3) == (RankPin(rank=3, routed_as=1),)
+        assert pins_of(elsewhere, wanted=3, listed=None) == tuple(RankPin(rank=n, routed_as=n) for n in range(3))
+        assert pins_of(elsewhere, wanted=2, listed=None) == pins_of(elsewhere, wanted=None, listed=None)
         return pins_of(elsewhere, wanted=None, listed=None)
 
     with ScriptedEngine() as engine:

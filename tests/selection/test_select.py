@@ -205,3 +205,10 @@ def test_a_small_sketch_chooses_the_heavy_prompts_all_the_same_and_says_what_may
 def test_the_artifact_is_read_back() -> None:
     report = selecting(desk_log(60), requests=3).report
     assert from_json(to_json(report).encode(), Selection, source="x") == report
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.25])
+def test_a_prompt_saves_what_comes_back_to_its_blocks_and_the_first_request_is_none_of_it(weight: float) -> None:
+    log = [chat("a" * 200, f"{n} and more", line=n + 1, weight=weight) for n in range(4)]
+    (chosen,) = selecting(log, requests=3, held_out=0.0).report.prompts
+    assert (chosen.saves, chosen.weight) == (3 * weight * 3 * 64, 4 * weight)
