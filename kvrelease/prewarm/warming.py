@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable
 
@@ -14,8 +12,8 @@ from kvrelease.binding.control import nonce_request, with_nonce_in_front
 from kvrelease.binding.deployment import Replica
 from kvrelease.binding.observe import Leg, Witness, total
 from kvrelease.binding.salts import probe_salt
-from kvrelease.engines.base import Counters, Request
-from kvrelease.errors import KvreleaseError, PromptTooLong, Refused, ServiceError, one_of
+from kvrelease.engines.base import Request
+from kvrelease.errors import KvreleaseError, PromptTooLong
 from kvrelease.prewarm.flushing import Flushing
 from kvrelease.prewarm.journal import Journal, Past
 from kvrelease.prewarm.order import Schedule
@@ -30,6 +28,7 @@ from kvrelease.prewarm.proof import (
     time_witness,
 )
 from kvrelease.prewarm.result import ControlResult, Limits, ReplicaResult, SecondWitness, SlotResult, TimeWitness
+from kvrelease.prewarm.sending import Sender, computed_tokens
 from kvrelease.prewarm.watch import Watch
 
 # Prompts asked again, as production does, to prove residency.
@@ -39,14 +38,6 @@ TIMED_PROMPTS = 5
 
 # A control of which a request got no proper answer is sent anew as often, where errors are allowed at all.
 CONTROL_TRIES = 3
-
-# After Ctrl-C, the wait for requests in flight: a prefill, not a queue.
-LAST_ANSWER_S = 5.0
-
-# How often the server's queue is asked for, in seconds for each replica of the run: a metrics page takes its reader 15
-# milliseconds, so that those of 200 replicas every two seconds would keep it from sending.
-QUEUE_POLL_S = 2.0
-_POLL_SHARE_S = 0.15
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +97,8 @@ class Warming:
         self._prompts = {prompt.id: prompt for prompt in replica.deployment.prompt_set.prompts}
         self._past = Past()
         self._schedule = Schedule(self._tree, self.plan.order)
-        self._pace = Pace(terms.concurrency or AUTO_CAP)
+        pace = Pace(terms.concurrency or AUTO_CAP)
+        self._sender = Sender(replica, pace=pace, allows=self._allows, replicas=terms.replicas)
         self._sent, self._touched, self._retouched = Tally(), Tally(), Tally()
         self._proof, self._by_slot = Tally(), Tally()
         self._before_proof: list[Tally] = []
@@ -114,8 +106,6 @@ class Warming:
         self._second: SecondWitness | None = None
         self._times: TimeWitness | None = None
         self._control: ControlResult | None = None
-        self._failed: dict[str, bool] = {}  # by prompt, whether its last request got no proper answer either
-        self._other_errors = 0
         self._skipped: dict[str, None] = {}
         self._lost: dict[str, None] = {}
         self._fault: Fault | None = None
@@ -124,8 +114,6 @@ class Warming:
         self._spent_tokens = 0
         self._given_tokens = 0
         self._least_tokens = 0
-        self._in_flight = 0
-        self._most_in_flight = 0
         self._plan_s: float | None = None
 
     @property
@@ -180,11 +168,6 @@ class Warming:
     @property
     def _passes(self) -> tuple[Tally, ...]:
         return (self._sent, self._touched, self._retouched, *self._before_proof, self._proof, self._by_slot)
-
-    @property
-    def _errors(self) -> int:
-        """Requests without a proper answer; a prompt counts once, however often it was sent."""
-        return len(self._failed) + self._other_errors
 
     @property
     def _is_over(self) -> bool:
@@ -243,6 +226,22 @@ class Warming:
             self._watch.expect(self.name, len(prompt_ids))
             await self._flow(self._each(prompt_ids), into=self._retouched)
 
+    def _allows(self, errors: int) -> bool:
+        return self._terms.limits.allows_errors(errors, planned=len(self.plan.order))
+
+    async def _tried(self, request: Request, *, prompt_id: str | None = None) -> Leg | None:
+        """As `Sender.tried`; of a prompt of the set the token ids are known."""
+        tokens = None if prompt_id is None else self._tokens.get(prompt_id)
+        return await self._sender.tried(request, tokens=tokens, prompt_id=prompt_id)
+
+    async def _flow(self, take: Callable[[], str | None], *, into: Tally, is_planned: bool = False) -> None:
+        """Sends what `take` gives, until it gives nothing and all came back."""
+
+        async def send(prompt_id: str) -> None:
+            await self._send(prompt_id, into=into, is_planned=is_planned)
+
+        await self._sender.flow(take, send, most=self.plan.most_in_flight, is_long=is_planned)
+
     def _on_its_slot(self, prompt_id: str) -> Request:
         """The request, to the slot that the plan has for it; as production sends it where there is none."""
         request = self._requests[prompt_id]
@@ -278,55 +277,10 @@ class Warming:
         known = self._cost_tokens.get(prompt_id)
         return self._schedule.cost(prompt_id) if known is None else known
 
-    async def _flow(self, take: Callable[[], str | None], *, into: Tally, is_planned: bool = False) -> None:
-        """Sends what `take` gives, as many at a time as the pace allows, until it gives nothing and all came back."""
-        came_back = asyncio.Event()
-
-        async def fly(prompt_id: str) -> None:
-            try:
-                await self._send(prompt_id, into=into, is_planned=is_planned)
-            finally:
-                self._in_flight -= 1
-                came_back.set()
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                polling = group.create_task(self._poll_queue()) if is_planned else None
-                while True:
-                    came_back.clear()
-                    while self._in_flight < self._most_at_once and (prompt_id := take()) is not None:
-                        self._in_flight += 1
-                        self._most_in_flight = max(self._most_in_flight, self._in_flight)
-                        group.create_task(fly(prompt_id))
-                    if not self._in_flight:
-                        break
-                    await came_back.wait()
-                if polling is not None:
-                    polling.cancel()
-        except ExceptionGroup as errors:
-            raise one_of(errors) from errors
-
-    @property
-    def _most_at_once(self) -> int:
-        if not self.replica.observer.usage_speaks:
-            return 1  # counters tell one request's hits only while it is alone
-        return min(self._pace.limit, self.plan.most_in_flight or self._pace.limit)
-
-    async def _poll_queue(self) -> None:
-        """Tells the pace of the server's queue now and then, as long as the server tells it."""
-        while True:
-            await asyncio.sleep(max(QUEUE_POLL_S, _POLL_SHARE_S * self._terms.replicas))
-            counters = await self._counters()
-            waiting = None if counters is None else counters.waiting_requests
-            if waiting is None:
-                return
-            self._pace.queued(waiting, at_s=time.monotonic())
-
     async def _send(self, prompt_id: str, *, into: Tally, is_planned: bool) -> None:
         if is_planned and self._journal is not None:
             self._journal.begin(self.name, prompt_id)
-        sent_s = time.monotonic()
-        is_late = not is_planned and self._failed.get(prompt_id, False)
+        is_late = not is_planned and self._sender.is_failed(prompt_id)
         leg: Leg | None = None
         try:
             leg = await self._tried(self._on_its_slot(prompt_id), prompt_id=prompt_id)
@@ -342,19 +296,11 @@ class Warming:
         (self._sent if is_late else into).add(leg)
         if not is_planned and not is_late:
             self._note_hit(prompt_id, leg)
-        found = leg.observation
-        self._pace.answered(
-            sent_s=sent_s,
-            at_s=time.monotonic(),
-            was_throttled=found.was_throttled,
-            ttft_s=found.ttft_s,
-            computed_tokens=_computed_tokens(leg),
-        )
         if is_planned:
-            self._count_bound(self._cost_of(prompt_id), computed=_computed_tokens(leg))
+            self._count_bound(self._cost_of(prompt_id), computed=computed_tokens(leg))
             self._schedule.finish(prompt_id)
         elif is_late:
-            self._least_tokens += _computed_tokens(leg) or 0
+            self._least_tokens += computed_tokens(leg) or 0
         if (is_planned or is_late) and self._journal is not None and not leg.foreign_tokens:
             self._journal.finish(self.name, prompt_id)
         self._watch.answered(self.name)
@@ -371,45 +317,6 @@ class Warming:
         given = 0 if computed is None else max(0, cost - computed)
         self._given_tokens += given
         self._least_tokens += cost - given
-
-    async def _tried(self, request: Request, *, prompt_id: str | None = None) -> Leg | None:
-        """The leg of a request; None where it got no proper answer, and the run has errors left.
-
-        Raises:
-            PromptTooLong: it does not fit the engine's context.
-            ServiceError: more requests got no proper answer than may.
-        """
-        sent_s = time.monotonic()
-        tokens = None if prompt_id is None else self._tokens.get(prompt_id)
-        try:
-            leg = await self._answered(request, tokens=tokens)
-        except ServiceError as error:
-            if isinstance(error, Refused) and error.was_throttled:
-                self._pace.answered(sent_s=sent_s, at_s=time.monotonic(), was_throttled=True)
-            if prompt_id is None:
-                self._other_errors += 1
-            else:
-                self._failed[prompt_id] = True
-            if not self._terms.limits.allows_errors(self._errors, planned=len(self.plan.order)):
-                raise
-            return None
-        if prompt_id in self._failed:
-            self._failed[prompt_id] = False
-        return leg
-
-    async def _answered(self, request: Request, *, tokens: tuple[int, ...] | None = None) -> Leg:
-        """The leg of a request; cancelled meanwhile, it still waits a little for the answer.
-
-        What the engine computes for a request that nobody waits for stays in its cache, and would look foreign to the
-        next run.
-        """
-        sending = asyncio.ensure_future(self.replica.observer.observe(request, tokens=tokens))
-        try:
-            return await asyncio.shield(sending)
-        except asyncio.CancelledError:
-            with contextlib.suppress(KvreleaseError, TimeoutError, asyncio.CancelledError):
-                await asyncio.wait_for(sending, LAST_ANSWER_S)
-            raise
 
     async def _send_control(self, sent: Collection[str]) -> None:
         """The control; anew, with another prompt, where a request of it got no proper answer and errors are left."""
@@ -464,7 +371,7 @@ class Warming:
 
     async def _ask_again(self, prompt_ids: tuple[str, ...]) -> None:
         """Asks as production does, one at a time: what hits now is resident."""
-        before = await self._counters() if self.replica.observer.usage_speaks else None
+        before = await self._sender.counters() if self.replica.observer.usage_speaks else None
         cold_s: list[float] = []
         warm_s: list[float] = []
         # By the control, not by the plan: of a plan that an earlier run had sent in whole nothing was sent.
@@ -482,7 +389,7 @@ class Warming:
             if cold is not None and leg.observation.ttft_s is not None:
                 cold_s.append(cold)
                 warm_s.append(leg.observation.ttft_s)
-        after = await self._counters() if before is not None else None
+        after = await self._sender.counters() if before is not None else None
         self._second = second_witness(self._proof, before=before, after=after)
         if self._proof.witness is Witness.NOBODY:
             self._times = time_witness(cold_s, warm_s)
@@ -525,9 +432,6 @@ class Warming:
         leg = None if cold is None else await self._tried(cold)
         return None if leg is None else leg.observation.ttft_s
 
-    async def _counters(self) -> Counters | None:
-        return await self.replica.observer.engine.counters()
-
     # --- what it showed ----------------------------------------------------------------------------------------------
 
     def result(self) -> ReplicaResult:
@@ -549,7 +453,7 @@ class Warming:
             restarted=self._past.is_of_another_process,
             touched=self._touched.answered + self._retouched.answered,
             asked_again=self._proof.answered,
-            errors=self._errors,
+            errors=self._sender.errors,
             retries=sum(one.retries for one in self._passes),
             foreign_tokens=foreign,
             computed_tokens=computed,
@@ -570,11 +474,11 @@ class Warming:
             witness=str(next((one.witness for one in self._passes if one.answered), Witness.NOBODY)),
             second=self._second,
             times=self._times,
-            most_in_flight=self._most_in_flight,
-            throttled=self._pace.lowered,
+            most_in_flight=self._sender.most_in_flight,
+            throttled=self._sender.lowered,
             plan_s=self._plan_s,
             skipped=tuple(self._skipped),
-            failed=tuple(prompt_id for prompt_id, is_failed in self._failed.items() if is_failed),
+            failed=self._sender.failed,
             is_flushed=self._was_asked_to_flush and bool(self._sent.answered) and foreign == 0,
             fault=self._fault or self._end_of_budget(),
         )
@@ -589,10 +493,3 @@ class Warming:
             message=f"{self._ended_by} ended after {answered} of {len(self.plan.order)} requests",
             hint="run it again: what is resident is not computed twice",
         )
-
-
-def _computed_tokens(leg: Leg) -> int | None:
-    """Of the prompt; None when nobody witnessed its hit."""
-    if leg.prompt_tokens is None or leg.cached_tokens is None:
-        return None
-    return leg.prompt_tokens - leg.cached_tokens
