@@ -40,6 +40,11 @@ class Attribution:
         self._namespace = namespace
         self._memory = memory
         self._known: dict[str | None, KnownPrefixes] = {}
+        self._is_rank_in_doubt = False
+
+    def doubt_rank(self) -> None:
+        """From now on requests may be served by another rank's cache: nothing is attributed, and nothing learnt."""
+        self._is_rank_in_doubt = True
 
     def foreign(
         self, request: Request, observation: Observation, *, tokens: tuple[int, ...] | None, cached: int | None
@@ -62,13 +67,13 @@ class Attribution:
             return cached, told
         known = self._known_in(self._key_space(request))
         was_empty = known.is_empty
-        has_other_ids = observation.prompt_tokens not in (None, len(tokens))
-        if cached is None or has_other_ids or observation.lost:
+        doubt = self._doubt_of(observation, tokens=tokens) or told
+        if doubt or observation.lost:
             known.add_sent(tokens)  # an attempt that was lost may have been computed: then the next hits itself
-        if cached is None or has_other_ids:
+        if cached is None or doubt:
             # Nothing says how far ours reaches; where nothing of ours was, a hit is foreign all the same.
-            is_plain = cached == 0 or was_empty
-            return (cached, told) if is_plain else (None, told or Unattributed.OTHER_IDS)
+            is_known = cached == 0 or (was_empty and doubt is Unattributed.OTHER_IDS)
+            return (cached, told) if is_known else (None, told or doubt)
         foreign = known.account(tokens, cached_tokens=cached)
         if foreign is None:
             return None, Unattributed.LOST if observation.lost else Unattributed.SENT
@@ -77,6 +82,12 @@ class Attribution:
             # Another name of the same weights, or an adapter that its engine does not keep apart.
             return None, Unattributed.ADAPTER
         return foreign, None
+
+    def _doubt_of(self, observation: Observation, *, tokens: tuple[int, ...]) -> Unattributed | None:
+        """Why nothing is learnt of an answer, whatever it tells of its hit."""
+        if self._is_rank_in_doubt:
+            return Unattributed.RANK
+        return None if observation.prompt_tokens in (None, len(tokens)) else Unattributed.OTHER_IDS
 
     def add_sent(self, request: Request, tokens: tuple[int, ...]) -> None:
         """Remembers that a prompt was sent, and that nobody told what came of it."""

@@ -34,16 +34,16 @@ def _hashes(tokens: tuple[int, ...], block_tokens: int) -> tuple[bytes, ...]:
 
 
 class Unattributed(enum.StrEnum):
-    """Why nobody can say whose a hit is."""
+    """Why nobody can say whose a hit is; what explains most first."""
 
-    UNTOLD = "untold"
-    SENT = "sent"
-    LOST = "lost"
-    OTHER_IDS = "other-ids"
+    RANK = "rank"
     NO_IDS = "no-ids"
     NO_BLOCK = "no-block"
+    OTHER_IDS = "other-ids"
+    UNTOLD = "untold"
+    LOST = "lost"
+    SENT = "sent"
     ADAPTER = "adapter"
-    RANK = "rank"
 
     @property
     def reason(self) -> str:
@@ -51,6 +51,7 @@ class Unattributed(enum.StrEnum):
         return _REASONS[self]
 
 
+_WAYS_OUT = "kvrelease verify tells; or empty the cache and run again (--allow-flush, or a restart)"
 _REASONS = {
     Unattributed.UNTOLD: (
         "not every answer tells how many tokens came from the cache, and the counters of /metrics do not tell either "
@@ -60,10 +61,11 @@ _REASONS = {
     ),
     Unattributed.SENT: (
         "a hit is of a prompt that this run or an earlier one sent without being told what came of it, so it is this "
-        "release's own, or was there before"
+        f"release's own, or was there before. {_WAYS_OUT}"
     ),
     Unattributed.LOST: (
-        "a request broke after it had been sent and was sent again, so what it hit is its own, or was there before"
+        "a request broke after it had been sent, and was sent again, so what it hit is its own, or was there before. "
+        f"{_WAYS_OUT}"
     ),
     Unattributed.OTHER_IDS: (
         "the server counts other prompt tokens than its tokenizer route tells, so the token ids are not those that it "
@@ -74,6 +76,12 @@ _REASONS = {
     Unattributed.ADAPTER: "the engine may not keep an adapter's entries apart from those of the served model",
     Unattributed.RANK: "it is not proven that requests for this rank reach it, so a hit may be of another rank's cache",
 }
+
+
+def weightiest(doubts: Iterable[Unattributed]) -> Unattributed | None:
+    """The one that explains most; None for none."""
+    order = list(Unattributed)
+    return min(doubts, key=order.index, default=None)
 
 
 class KnownPrefixes:

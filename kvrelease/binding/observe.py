@@ -183,6 +183,10 @@ class Observer:
         """Key spaces that requests with a salt may have had in this run: the salt's own, and those of adapters."""
         return self._hits.spaces_within(salt)
 
+    def doubt_rank(self) -> None:
+        """It is not proven that requests reach the rank that they are for: no hit is attributed from now on."""
+        self._hits.doubt_rank()
+
     def learn(self, request: Request, tokens: tuple[int, ...]) -> None:
         """Remembers that this release computed a whole prompt, though this run did not see it do so."""
         self._hits.learn(request, tokens)

@@ -34,7 +34,8 @@ async def prove_ranks(replicas: Sequence[Replica]) -> tuple[RankProof | None, ..
     """Whether requests for each replica's rank reach it, by the counters of that rank; None where it has no rank.
 
     Unique prompts in a key space of our own are sent, so that nothing that is measured later is warmed. Where one rank
-    of a server is not reached, none of its ranks is proven: the others may have been hit by chance.
+    of a server is not reached, none of its ranks is proven: the others may have been hit by chance. Whose the hits of
+    such ranks are is not known from then on.
     A server that fails meanwhile proves nothing; what is sent next will tell why.
     """
     by_url: dict[str, list[Replica]] = defaultdict(list)
@@ -43,6 +44,10 @@ async def prove_ranks(replicas: Sequence[Replica]) -> tuple[RankProof | None, ..
             by_url[replica.identity.url].append(replica)
     async with asyncio.TaskGroup() as group:
         tasks = {url: group.create_task(_of_server(ranks)) for url, ranks in by_url.items()}
+    for url, ranks in by_url.items():
+        if tasks[url].result() is not RankProof.PROVEN:
+            for replica in ranks:
+                replica.observer.doubt_rank()
     return tuple(
         None if replica.identity.rank is None else tasks[replica.identity.url].result() for replica in replicas
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kvrelease.artifacts import Verdict
-from kvrelease.binding.hits import CLEAN_UP
+from kvrelease.binding.hits import CLEAN_UP, Unattributed
 from kvrelease.binding.observe import Witness
 from kvrelease.prewarm.plan import Plan
 from kvrelease.prewarm.proof import is_likely_warm
@@ -117,11 +117,9 @@ def _open_questions(one: ReplicaResult, *, plan: Plan, limits: Limits) -> Iterat
         yield nothing
     if one.skipped:
         yield f"{len(one.skipped)} prompts were refused as too long for its context: {', '.join(one.skipped[:5])}"
-    if one.foreign_tokens is None and one.witness != Witness.NOBODY:
-        yield (
-            "hits are told, and cannot be attributed: the server does not tell token ids (does a gateway close its "
-            "/tokenize route?)"
-        )
+    is_partly_told = one.unattributed is not None and one.hit_rate_after is not None
+    if one.foreign_tokens is None and (one.witness != Witness.NOBODY or is_partly_told):
+        yield f"hits are told, and cannot be attributed: {(one.unattributed or Unattributed.NO_IDS).reason}"
     if one.foreign_tokens is None:
         why = _doubt_of_silence(one, limits=limits)
         if why:

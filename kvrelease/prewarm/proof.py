@@ -10,6 +10,7 @@ import statistics
 from array import array
 from collections.abc import Mapping, Sequence
 
+from kvrelease.binding.hits import Unattributed
 from kvrelease.binding.observe import Leg, Witness
 from kvrelease.engines.base import Counters
 from kvrelease.prewarm.result import Percentiles, SecondWitness, TimeWitness
@@ -36,6 +37,7 @@ class Tally:
         self._cached_tokens: int | None = 0
         self._foreign_known = 0
         self._foreign_unknown = 0
+        self.doubts: set[Unattributed] = set()
 
     def add(self, leg: Leg) -> None:
         """Adds one answered request."""
@@ -48,6 +50,8 @@ class Tally:
         self._cached_tokens = _plus(self._cached_tokens, leg.cached_tokens)
         self._foreign_known += leg.foreign_tokens or 0
         self._foreign_unknown += leg.foreign_tokens is None
+        if leg.doubt is not None:
+            self.doubts.add(leg.doubt)
         self.evicted += leg.hits_mostly is False
         if leg.observation.ttft_s is not None:
             self.times_s.append(leg.observation.ttft_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kvrelease.artifacts import Artifact, Fault, ReleaseRef, Verdict
+from kvrelease.binding.hits import Unattributed
 from kvrelease.engines.base import shown_replica
 from kvrelease.prewarm.plan import Plan
 
@@ -106,6 +107,7 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
         retries: requests sent again before they were answered.
         foreign_tokens: hits that this release did not compute; of what is known where there are any, None when there
             is no such hit and some cannot be told.
+        unattributed: why hits cannot be attributed, of several reasons that which explains most; None where they can.
         computed_tokens: prompt tokens the engine computed for the plan; None when hits are not known.
         cached_tokens: prompt tokens it took from its cache while the plan was sent; None likewise.
         touch_computed_tokens: prompt tokens it computed in the touch pass; None likewise.
@@ -152,6 +154,7 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
     errors: int
     retries: int
     foreign_tokens: int | None
+    unattributed: Unattributed | None = None
     computed_tokens: int | None
     cached_tokens: int | None
     touch_computed_tokens: int | None = None

@@ -11,7 +11,7 @@ import msgspec
 from kvrelease.artifacts import Fault, Verdict, fault_of
 from kvrelease.binding.closing import close_run, until_interrupted
 from kvrelease.binding.deployment import Deployment, Replica, prepare_all
-from kvrelease.binding.ranks import prove_ranks, rank_fault
+from kvrelease.binding.ranks import RankProof, prove_ranks, rank_fault
 from kvrelease.binding.unready import Unready, require_one_ready
 from kvrelease.engines.base import EngineClient
 from kvrelease.errors import KvreleaseError
@@ -80,7 +80,12 @@ async def prewarm(
     prepared = await prepare_all(engines, deployment=deployment, memory=ledger, max_tokens=MAX_TOKENS)
     replicas, unready = require_one_ready(prepared)
     proofs = await prove_ranks(replicas)
-    doubts = [fault for pair in zip(replicas, proofs, strict=True) if (fault := rank_fault(*pair)) is not None]
+    rank_faults = [rank_fault(*pair) for pair in zip(replicas, proofs, strict=True)]
+    doubts = [
+        fault
+        for fault, proof in zip(rank_faults, proofs, strict=True)
+        if fault is not None and proof is RankProof.UNPROVEN
+    ]
     limits = limits or Limits()
     flushing = Flushing(ledger) if allows_flush else None
     planner = Planner(concurrency=concurrency)
@@ -94,8 +99,17 @@ async def prewarm(
         replicas=len(replicas),
     )
     warmings = [
-        Warming(replica, planned=planner.plan(replica), terms=terms, flushing=flushing, journal=journal, watch=watch)
-        for replica in replicas
+        Warming(
+            replica,
+            planned=planner.plan(replica),
+            terms=terms,
+            flushing=flushing,
+            journal=journal,
+            watch=watch,
+            # Whatever is sent for a rank that is not reached warms another one, and is warmed again there.
+            fault=fault if proof is RankProof.IGNORED else None,
+        )
+        for replica, proof, fault in zip(replicas, proofs, rank_faults, strict=True)
     ]
     found: Sequence[Fault] = ()
     with until_interrupted() as interruption:

@@ -10,6 +10,7 @@ import msgspec
 from kvrelease.artifacts import Fault, fault_of
 from kvrelease.binding.control import nonce_request, with_nonce_in_front
 from kvrelease.binding.deployment import Replica
+from kvrelease.binding.hits import Unattributed, weightiest
 from kvrelease.binding.observe import Leg, Witness, total
 from kvrelease.binding.salts import probe_salt
 from kvrelease.engines.base import Request
@@ -72,6 +73,7 @@ class Warming:
         flushing: Flushing | None,
         journal: Journal | None,
         watch: Watch,
+        fault: Fault | None = None,
     ) -> None:
         """Prepares the run; nothing is sent yet.
 
@@ -82,6 +84,7 @@ class Warming:
             flushing: empties the cache first; None where nobody permits it.
             journal: where what was sent is written; None for nowhere.
             watch: told after each request.
+            fault: why nothing is sent at all; None where it is.
         """
         self.replica = replica
         self.plan = planned.plan
@@ -108,7 +111,7 @@ class Warming:
         self._control: ControlResult | None = None
         self._skipped: dict[str, None] = {}
         self._lost: dict[str, None] = {}
-        self._fault: Fault | None = None
+        self._fault = fault
         self._was_asked_to_flush = False
         self._ended_by: str | None = None
         self._spent_tokens = 0
@@ -132,6 +135,8 @@ class Warming:
 
     async def run(self) -> None:
         """The whole run; a fault of the engine ends it and is kept."""
+        if self._fault is not None:
+            return
         try:
             await self._run()
             await self.replica.observer.require_same_process()
@@ -439,7 +444,10 @@ class Warming:
         identity = self.replica.identity
         foreign = foreign_of(self._passes)
         computed = self._sent.computed_tokens
-        has_bound = computed is not None and self.plan.lower_bound_tokens is not None
+        doubt = weightiest({doubt for one in self._passes for doubt in one.doubts})
+        # A bound of other ids than those that are computed says nothing.
+        least = None if doubt is Unattributed.OTHER_IDS else self._least_tokens
+        has_bound = computed is not None and least is not None and self.plan.lower_bound_tokens is not None
         touches = [one for one in (self._touched, self._retouched) if one.answered]
         return ReplicaResult(
             url=identity.url,
@@ -456,13 +464,14 @@ class Warming:
             errors=self._sender.errors,
             retries=sum(one.retries for one in self._passes),
             foreign_tokens=foreign,
+            unattributed=doubt,
             computed_tokens=computed,
             cached_tokens=self._sent.cached_tokens,
             touch_computed_tokens=total([one.computed_tokens for one in touches]),
             hit_rate_touched=None if self._has_slots or not touches else touches[-1].hit_rate,
             lost=tuple(self._lost),
             given_tokens=self._given_tokens if has_bound else None,
-            over_lower_bound=computed / self._least_tokens if computed is not None and self._least_tokens else None,
+            over_lower_bound=computed / least if computed is not None and least else None,
             hit_rate_before=self._sent.rate_of(self._sent.foreign_tokens),
             hit_rate_after=self._proof.hit_rate,
             evicted=self._proof.evicted,
