@@ -88,6 +88,11 @@ class PromptsReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/prompts"
         return all(warning.code is not WarningCode.NOT_SEARCHED for warning in self.warnings)
 
     @property
+    def is_counted(self) -> bool:
+        """The tokens of every prompt are known."""
+        return self.tokens is not None and not self.tokens.unknown
+
+    @property
     def is_volatile(self) -> bool:
         """Text that changes stands near the front of some prompt."""
         return any(one.reason is UncacheableReason.VOLATILE for one in self.uncacheable)

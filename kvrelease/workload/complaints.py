@@ -52,4 +52,4 @@ def _found(report: PromptsReport | LogReport, complaint: Complaint) -> tuple[boo
         case Complaint.VOLATILE:
             return report.is_volatile, report.is_searched
         case _:
-            return report.has_short, report.tokens is not None and not report.tokens.unknown
+            return report.has_short, report.is_counted

@@ -129,8 +129,13 @@ class LogReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/log"):
 
     @property
     def is_searched(self) -> bool:
-        """Every request has its text, so that all of it could be looked into."""
-        return self.not_searched == self.without_text == 0
+        """Every record could be read and has its text, so that all of it could be looked into."""
+        return self.not_searched == self.without_text == self.damaged == 0
+
+    @property
+    def is_counted(self) -> bool:
+        """The tokens of every record are known."""
+        return self.tokens is not None and not self.tokens.unknown and not self.damaged
 
     @property
     def is_volatile(self) -> bool:

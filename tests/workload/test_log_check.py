@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import kvrelease
 from kvrelease.artifacts import Verdict, to_json
+from kvrelease.errors import TrafficLogError
 from kvrelease.workload import log_check
 from kvrelease.workload.complaints import Complaint, complaint_verdict
 from kvrelease.workload.log_check import LogCheck
@@ -137,3 +139,30 @@ def test_images_and_requests_with_secrets_are_counted(tmp_path: Path) -> None:
         ("api-key", 1, 2, True),
         ("e-mail", 2, 2, False),
     ]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"messages": [{"role": "operator", "content": "sk-proj-" + "A1b2" * 10}]}, '{"messages": "cut o', "x" * 200],
+)
+def test_what_could_not_be_read_is_not_known_to_be_clean(tmp_path: Path, damage: object) -> None:
+    report = checked(tmp_path, chat_body("Hi"), damage)
+    assert report.damaged == 1
+    for complaint in Complaint:
+        assert complaint_verdict(report, complaint)[0] is Verdict.INCONCLUSIVE
+    found = checked(tmp_path, chat_body("ann@acme-shop.de"), damage)
+    assert complaint_verdict(found, Complaint.PERSONAL)[0] is Verdict.FAIL
+
+
+def test_tokens_are_counted_of_records_that_can_be_read_alone() -> None:
+    tokens = LoggedTokens(by="x", counted=1, total=99, longest=99, block_tokens=16, uncacheable=0, unknown=0)
+    whole = replace(LogCheck().report(source="log", form=LogFormat.OPENAI), tokens=tokens)
+    assert complaint_verdict(whole, Complaint.UNCACHEABLE)[0] is Verdict.PASS
+    assert complaint_verdict(replace(whole, damaged=1), Complaint.UNCACHEABLE)[0] is Verdict.INCONCLUSIVE
+
+
+def test_a_log_of_damage_alone_is_no_log(tmp_path: Path) -> None:
+    with pytest.raises(
+        TrafficLogError, match=r"none of its records can be read; the first: reading the log log, line 1"
+    ):
+        checked(tmp_path, "SECRET", "SECRET")

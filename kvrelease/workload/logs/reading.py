@@ -38,21 +38,28 @@ def read_log(
 
     Raises:
         NotFound: no such file.
-        TrafficLogError: it is empty, of no known format, or a record is damaged (file, line and what was found).
+        TrafficLogError: it is empty, of no known format, a record is damaged (file, line and what was found), or all
+            that were passed over are.
         InputError: the file cannot be read on: a disk that fails, a gzip stream that is cut off, more than the limit.
     """
     shape = shape_of(path, source=source, form=format)
-    is_empty = True
+    has_request, damage = False, None
     with LogFile(path, source=source, progress=progress, limit_bytes=limit_bytes) as file:
         for step in _steps(file, shape):
-            is_empty = False
             if isinstance(step, LoggedRequest):
+                has_request = True
                 yield step
             elif on_bad_line is None:
                 raise step
             else:
+                damage = damage or step
                 on_bad_line(step)
-    if is_empty:
+    if damage is not None and not has_request:
+        raise TrafficLogError(
+            f"reading the log {source} as {shape.form}: none of its records can be read; the first: {damage.message}",
+            hint=damage.hint or "say what it is with --log-format, when that is not its format",
+        )
+    if not has_request:
         raise TrafficLogError(
             f"reading the log {source} as {shape.form}: it holds no requests",
             hint="say what it is with --log-format, when that is not its format",
