@@ -176,10 +176,10 @@ class OpenAIRoutes:
         if reply.status in (400, 413, 422) and (_TOO_LONG.search(words) or b"exceed_context" in reply.data):
             return self._too_long(reply, clean)
         if reply.status in (400, 404) and (_NO_MODEL.search(words) or b"model_not_found" in reply.data):
-            return WrongModel(
-                f"{reply.what}: the server does not serve the model {body.get('model')!r}",
-                hint=await self._listing(),
-            )
+            hint = await self._listing()
+            if body.get("model") != self._checked:
+                hint += "; the request itself names it: take `model` out of the prompt (prompts select --drop-model)"
+            return WrongModel(f"{reply.what}: the server does not serve the model {body.get('model')!r}", hint=hint)
         return refusal(reply, redactor=self.transport.redactor, body=body)
 
     def _too_long(self, reply: Reply, words: str) -> PromptTooLong:

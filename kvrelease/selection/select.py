@@ -18,6 +18,7 @@ from kvrelease.selection.chosen_set import ChosenSet, choose_set
 from kvrelease.selection.cutting import Cutter, Encode, Unit, cutter_for
 from kvrelease.selection.evaluate import Score, Sums
 from kvrelease.selection.result import CurvePoint, SelectedPrompt, Selection
+from kvrelease.selection.served_names import served_name_warning
 from kvrelease.selection.sketch import DEFAULT_MAX_BLOCKS, PrefixSketch
 from kvrelease.selection.split import Split, SplitBy, split_by
 from kvrelease.workload.entry import DistinctIds
@@ -103,7 +104,7 @@ def select(
             undercount=sketch.undercount,
             key_spaces=len({key_space(model=one.model, salt=one.salt) for one in requests}),
             uncacheable_weight=counted.uncacheable_weight,
-            warnings=_warnings(cutter, chosen_set, counted),
+            warnings=(*_warnings(cutter, chosen_set, counted), *_name_warnings(cutter, requests)),
         ),
         requests=() if cutter.is_trace else requests,
     )
@@ -277,3 +278,8 @@ def _warnings(cutter: Cutter, chosen_set: ChosenSet, counted: _Counted) -> tuple
             "may be missing"
         )
     return tuple(warnings)
+
+
+def _name_warnings(cutter: Cutter, requests: tuple[LoggedRequest, ...]) -> tuple[str, ...]:
+    warning = None if cutter.is_trace else served_name_warning(requests)
+    return () if warning is None else (warning,)

@@ -49,6 +49,29 @@ def test_no_text_of_a_prompt_is_in_what_is_printed_and_the_user_is_told_what_the
         assert "kvrelease prompts check set.jsonl" in result.err
 
 
+def test_the_old_releases_name_is_dropped_on_request_and_told_otherwise(kv: Kv, log: Path, workdir: Path) -> None:
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    named = [{**line, "model": "sql" if number % 5 == 0 else "support-v1.2"} for number, line in enumerate(lines)]
+    log.write_text("".join(json.dumps(line) + "\n" for line in named))
+    kept = kv("prompts", "select", log, "-o", "kept.jsonl")
+    assert "'support-v1.2'" in kept.err
+    assert "--drop-model NAME" in kept.err
+    dropped = kv("prompts", "select", log, "-o", "set.jsonl", "--drop-model", "support-v1.2", "--drop-model", "gpt-4o")
+    assert dropped.code == 0
+    assert "'support-v1.2'" not in dropped.err
+    assert {prompt.body.get("model") for prompt in load_prompt_set("set.jsonl", directory=workdir)} == {None, "sql"}
+
+
+def test_the_log_itself_is_never_replaced(kv: Kv, log: Path, workdir: Path) -> None:
+    (workdir / "link.jsonl").symlink_to(log)
+    before = log.read_bytes()
+    for option, name in (("-o", "traffic.jsonl"), ("-o", "link.jsonl"), ("--report", "traffic.jsonl")):
+        result = kv("prompts", "select", log, option, name, "--format", "json")
+        assert result.code == 2
+        assert "the log itself" in result.err
+    assert log.read_bytes() == before
+
+
 def test_equal_runs_write_equal_sets_and_gzip_changes_nothing(kv: Kv, log: Path, workdir: Path) -> None:
     packed = workdir / "traffic.jsonl.gz"
     packed.write_bytes(gzip.compress(log.read_bytes()))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import httpx
+import msgspec
 import pytest
 
 from kvrelease.engines.base import EngineClient, EngineIdentity, EngineKind, Observation
@@ -106,6 +107,18 @@ def test_a_prompt_that_the_server_quotes_is_not_repeated() -> None:
         with pytest.raises(Refused) as caught:
             answered(models("m"), error(400, words))
         assert "secret" not in str(caught.value)
+
+
+def test_a_model_that_the_request_itself_names_is_told_as_such() -> None:
+    async def main(client: EngineClient) -> Observation:
+        return await client.complete(msgspec.structs.replace(chat(), body={**chat().body, "model": "support-v1.2"}))
+
+    connector = httpx.MockTransport(
+        lambda one: models("m") if one.method == "GET" else error(404, "gone", code="model_not_found")
+    )
+    with pytest.raises(WrongModel) as caught:
+        use("http://h", main, kind=EngineKind.OPENAI, connector=connector)
+    assert "served: 'm'; the request itself names it" in (caught.value.hint or "")
 
 
 def test_an_error_in_an_answer_of_200_repeats_no_prompt() -> None:

@@ -92,6 +92,15 @@ def select(
     skip_damaged: Annotated[
         bool, typer.Option("--skip-damaged", help="Leave damaged records out, and count them, instead of stopping.")
     ] = False,
+    drop_model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--drop-model",
+            metavar="NAME",
+            help="Requests that ask for this model go to whatever is served: the old release's own name; repeat for "
+            "several. Other names (adapters) stay.",
+        ),
+    ] = None,
     report: Annotated[
         Path | None, typer.Option("--report", metavar="FILE", help="Write the report there instead of to stdout.")
     ] = None,
@@ -109,6 +118,9 @@ def select(
     from kvrelease.selection.set_file import set_lines
 
     choose_format(form, report)
+    for option, path in (("--output", output), ("--report", report)):
+        if path is not None and path.exists() and log.exists() and path.samefile(log):
+            raise UsageError(f"{option} {path}: it is the log itself, and would be replaced", hint="name another file")
     if output is not None:
         require_writable(output, option="--output")
         if output.suffix.lower() not in (".jsonl", ".ndjson"):
@@ -129,6 +141,7 @@ def select(
         block=block_characters if tokenizer is None else block_tokens,
         log_format=log_format,
         skips_damaged=skip_damaged,
+        dropped_models=frozenset(drop_model or ()),
         wants_set=output is not None,
     )
     code = ExitCode.OK if found.report.prompts else ExitCode.INCONCLUSIVE
@@ -153,6 +166,7 @@ def _select(
     block: int | None,
     log_format: LogFormat | None,
     skips_damaged: bool,
+    dropped_models: frozenset[str],
     wants_set: bool,
 ) -> "Selected":
     from kvrelease.selection.budget import Budget
@@ -168,7 +182,13 @@ def _select(
         raise UsageError(f"selecting from the log {log}: it is no regular file, and is read several times", hint=_COPY)
     encode = None if tokenizer is None else encode_with(ReleaseTokenizer(tokenizer, name=str(tokenizer)))
     with console.progress() as progress:
-        reading = _LogReading(log, log_format=log_format, skips_damaged=skips_damaged, progress=progress)
+        reading = _LogReading(
+            log,
+            log_format=log_format,
+            skips_damaged=skips_damaged,
+            dropped_models=dropped_models,
+            progress=progress,
+        )
         cutter = cutter_of(reading.open, source=str(log), block=block, encode=encode)
         if cutter.is_trace and (wants_set or characters is not None):
             option = "--output" if wants_set else "--characters"
@@ -199,16 +219,26 @@ def _select(
 class _LogReading:
     """A log that is read several times, each pass with its progress and its count of damaged records."""
 
-    def __init__(self, path: Path, *, log_format: LogFormat | None, skips_damaged: bool, progress: "Progress") -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        log_format: LogFormat | None,
+        skips_damaged: bool,
+        dropped_models: frozenset[str],
+        progress: "Progress",
+    ) -> None:
         self.damaged = 0
         self._path = path
         self._format = log_format
         self._skips_damaged = skips_damaged
+        self._dropped_models = dropped_models
         self._progress = progress
 
     def open(self, stage: str) -> "Iterator[LoggedRequest]":
         from msgspec.structs import replace
 
+        from kvrelease.selection.served_names import without_served_name
         from kvrelease.workload.logs.reading import read_log
 
         def tell(event: "ProgressEvent") -> None:
@@ -218,10 +248,13 @@ class _LogReading:
             self.damaged += 1
 
         self.damaged = 0
-        return read_log(
+        requests = read_log(
             self._path,
             source=str(self._path),
             format=self._format,
             on_bad_line=skip if self._skips_damaged else None,
             progress=tell,
         )
+        if not self._dropped_models:
+            return requests
+        return (without_served_name(request, names=self._dropped_models) for request in requests)
