@@ -123,16 +123,27 @@ def require_kv_name(found: Fingerprint) -> str:
     """
     if found.release.kv_name is not None:
         return found.release.kv_name
-    source = shlex.quote(found.release.source)
-    hint = f"kvrelease fingerprint {source}"
+    why, hint = why_unnamed(found) or (
+        "its fingerprint is not a full one, and only a full digest may name a cache",
+        f"kvrelease fingerprint {shlex.quote(found.release.source)}",
+    )
+    raise InputError(f"naming the KV of {found.release.source}: {why}", hint=hint)
+
+
+def why_unnamed(found: Fingerprint) -> tuple[str, str] | None:
+    """Why nothing that reads the release as it lies there gives it a kv name, and what would; None where that does.
+
+    A fingerprint that is not a full one has no kv name either, but its release gets one wherever it is read in full.
+    """
+    if found.release.kv_name is not None:
+        return None
     if found.rule.name == ADAPTER_RULE:
         why = "it is an adapter without its base, and KV is made by both"
-        hint = f"kvrelease fingerprint BASE --adapter {source}"
-    elif found.unread:
+        return why, f"kvrelease fingerprint BASE --adapter {shlex.quote(found.release.source)}"
+    if found.unread:
         why, _, hint = found.unread[0].rpartition("; ")
-    elif found.mode is not Mode.FULL:
-        why = "its fingerprint is not a full one, and only a full digest may name a cache"
-    else:
+        return why, hint
+    if found.config is None:
         why = "it is weights without their config.json, and KV depends on that too"
-        hint = "give the model's directory, config.json in it"
-    raise InputError(f"naming the KV of {found.release.source}: {why}", hint=hint)
+        return why, "give the model's directory, config.json in it"
+    return None

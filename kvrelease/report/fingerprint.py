@@ -4,7 +4,7 @@ import shlex
 
 from kvrelease.release.adapter import AdapterDigest
 from kvrelease.release.content import Format
-from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.fingerprint import Fingerprint, why_unnamed
 from kvrelease.release.impact import ADAPTER_RULE
 from kvrelease.release.mode import Mode
 from kvrelease.release.sampling import DetectionBound
@@ -47,6 +47,8 @@ def _next(found: Fingerprint, source: str) -> tuple[str, ...]:
         return (f"kvrelease fingerprint BASE --adapter {source}",)
     if found.mode is Mode.FAST:
         return (f"kvrelease fingerprint {source} --mode full",)
+    if why_unnamed(found) is not None:  # the warnings say what would give it a kv name
+        return (f"kvrelease diff OLD {source}",)
     engine = "llamacpp" if found.format is Format.GGUF else "vllm"
     return (f"kvrelease diff OLD {source}", f"kvrelease namespace {source} --engine {engine}")
 

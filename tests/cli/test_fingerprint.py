@@ -91,6 +91,7 @@ def test_a_release_whose_code_lies_elsewhere_is_none_to_bind_to(kv: Kv, model: P
     page = kv("fingerprint", "m")
     assert page.code == 0
     assert "there is no kv name: config.json takes code from another" in page.out
+    assert "kvrelease namespace" not in page.out
     for fail_on, code in (("kv", 3), ("weights", 0)):
         assert kv("diff", "m", "m", "--fail-on", fail_on).code == code
 

@@ -19,7 +19,7 @@ from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE, rule_for
 from kvrelease.release.mode import Mode
 from kvrelease.release.model_config import canonical_config
-from kvrelease.release.runtime_change import RuntimeChange, RuntimeField, RuntimeStatus
+from kvrelease.release.runtime_change import NOT_COMPARED, RuntimeChange, RuntimeField, RuntimeStatus
 from tests.release.builders import config_json
 from tests.release.fingerprints import NEW, OLD, PAYLOADS, fingerprint, replaced
 
@@ -199,6 +199,62 @@ def test_advice_about_what_is_known_begins_with_what_to_do() -> None:
     found = diff_fingerprints(OLD, replaced(OLD, mode=Mode.FAST), runtime=CHANGED_RUNTIME)
     assert found.kv.status is KvStatus.INVALID
     assert "bind the new release" in found.advice[0]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "step"),
+    [
+        (CHANGED_RUNTIME, "declare what it is served under as runtime: in kvrelease.yaml first"),
+        (NOT_COMPARED, "kvrelease namespace support --engine KIND --new-epoch"),
+    ],
+    ids=["runtime", "release"],
+)
+def test_advice_never_sends_back_into_the_namespace_of_the_old_release(runtime: RuntimeChange, step: str) -> None:
+    """Equal kv names are equal namespaces, unless something else is said."""
+    named = replaced(OLD, release=msgspec.structs.replace(OLD.release, kv_name="kv1-a"))
+    draft = {**(OLD.config or {}), "architectures": ["EagleLlamaForCausalLM"]}
+    found = diff_fingerprints(named, replaced(named, config=draft), runtime=runtime)
+    assert found.kv.status is not KvStatus.VALID
+    assert f"a namespace of its own ({step}" in found.advice[-3]
+    moved = replaced(
+        fingerprint(dict.fromkeys(PAYLOADS, NEW)), release=msgspec.structs.replace(OLD.release, kv_name="kv1-b")
+    )
+    found = diff_fingerprints(named, moved, runtime=runtime)
+    assert "a namespace of its own (kvrelease namespace support --engine KIND), so" in found.advice[-3]
+
+
+def test_a_release_without_a_kv_name_is_told_first_what_gives_it_one() -> None:
+    why = "code that it names is absent; copy its *.py files beside config.json"
+    found = diff_fingerprints(OLD, replaced(OLD, unread=(why,)))
+    assert (
+        "(it has no kv name yet: copy its *.py files beside config.json; then kvrelease namespace support --engine "
+        "KIND), so" in found.advice[0]
+    )
+
+
+def test_a_replaced_adapter_is_not_sent_to_the_namespace_of_its_base() -> None:
+    def served(content: str) -> Fingerprint:
+        one = AdapterDigest(
+            name="support",
+            digest=f"{OLD.digests.kv}{content}",
+            kv_name=f"kv1-{content}",
+            content=f"kvfp1-adapter:{content}",
+            source="./lora",
+            tensors=2,
+            bytes=8,
+            config={},
+            uncounted={},
+        )
+        release = msgspec.structs.replace(OLD.release, kv_name="kv1-base")
+        return replaced(OLD, adapters=(one,), release=release)
+
+    found = diff_fingerprints(served("0a"), served("0b"))
+    assert found.advice[0] == (
+        "serve 'support' under names that no adapter was served under before, or salt the requests with each by its kv "
+        "name ('support': kv1-0b): the namespace of the base says nothing of them; the base keeps its namespace, and "
+        "its cache"
+    )
+    assert not any("kvrelease namespace" in line for line in found.advice)
 
 
 def random_release(generator: random.Random) -> Fingerprint:

@@ -220,7 +220,10 @@ def test_an_adapter_replaced_under_its_name_is_invalid_and_the_base_stays_what_i
         assert found.reasons[2].startswith(why)
         told = diff_fingerprints(old, base, runtime=runtime)
         assert "and whether it is valid without them is unknown" in told.summary
-        assert (told.advice[0].startswith("engines and stores key KV by tokens")) == (base.unread != ())
+        step, bind = told.advice[-4:-2]
+        assert step.startswith("serve 'support' under names that no adapter was served under before: the namespace of")
+        assert bind.startswith("engines and stores key KV by tokens")
+        assert (told.advice[0] == step) == (base.unread != ())
 
 
 def test_where_all_old_kv_is_invalid_adapters_decide_nothing() -> None:
