@@ -67,7 +67,8 @@ class TokenizerChange(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a tokenizer that changed.
 
     Attributes:
-        parts: names of those that are known to differ; None where a side does not say its parts.
+        parts: names of those that are known to differ; None where a side does not say its parts, or not all of them and
+            none is known to differ.
         vocabulary: None where it did not change, or where its tokens are not at hand.
         merges: likewise.
         values: small settings that differ: `part.key`, or the whole part.
@@ -107,8 +108,9 @@ def compare_tokenizers(
     )
     said = [name for name in names if old.says(name) and new.says(name)]
     parts = tuple(name for name in said if old.parts.get(name) != new.parts.get(name))
+    lacks = _lacks(old, new) if len(said) < len(names) else None
     found = TokenizerChange(
-        parts=parts,
+        parts=None if lacks is not None and not parts else parts,
         vocabulary=None if anatomies is None else _compare_vocabularies(*anatomies),
         merges=None if anatomies is None else _compare_merges(*anatomies),
         values=() if anatomies is None else _compare_small(parts, *anatomies),
@@ -118,7 +120,7 @@ def compare_tokenizers(
         probe=_compare_probes(old.probe, new.probe),
         not_read=tuple(dict.fromkeys((*old.not_read, *new.not_read))),
         sentence="",
-        lacks=_lacks(old, new) if len(said) < len(names) else None,
+        lacks=lacks,
     )
     return msgspec.structs.replace(found, sentence=_sentence(found))
 

@@ -144,8 +144,8 @@ def _tokenizer(found: TokenizerChange) -> list[Block]:
     """The parts of the tokenizer, with a few tokens of each kind."""
     blocks: list[Block] = []
     facts: list[tuple[str, Cell]] = []
-    if found.parts is not None:
-        facts.append(("parts of the tokenizer", ", ".join(found.parts) or "the same: the files differ in form alone"))
+    if (parts := _parts(found)) is not None:
+        facts.append(("parts of the tokenizer", parts))
     if found.probe is not None:
         facts.append(("a fixed text becomes", _probe(found.probe)))
     if facts:
@@ -160,6 +160,16 @@ def _tokenizer(found: TokenizerChange) -> list[Block]:
     if found.not_read:
         blocks.append(Notes(title="Not read of the tokenizer", lines=found.not_read))
     return blocks
+
+
+def _parts(found: TokenizerChange) -> str | None:
+    """Which parts changed, as far as both sides say; None where a side says none of its parts."""
+    if found.lacks is not None:
+        known = f"{', '.join(found.parts)}; what else " if found.parts else ""
+        return f"{known}{'not known' if not known else 'is not known'}: {found.lacks}"
+    if found.parts is None:
+        return None
+    return ", ".join(found.parts) or "the same: the files differ in form alone"
 
 
 def _probe(found: ProbeChange) -> str:

@@ -23,6 +23,8 @@ from kvrelease.release.tokenizer_change import (
     VocabularyChange,
     compare_tokenizers,
 )
+from kvrelease.report.diff import diff_document
+from kvrelease.report.terminal import render_text
 from tests.release.builders import write_json, write_release
 from tests.release.gguf_writer import STRING, array, small_model, write_gguf
 
@@ -199,7 +201,7 @@ def test_what_is_not_read_has_no_parts_and_no_counts(old: Path, new: Path, data:
         path.unlink()
     else:
         path.write_bytes(data)
-    parts = () if data is None else ("tokenizer.json",)
+    parts = None if data is None else ("tokenizer.json",)
     for age, pair in (("new", (old, new)), ("old", (new, old)), ("new", (saved(old), saved(new)))):
         found = diff(*pair)
         told = change(found)
@@ -211,6 +213,10 @@ def test_what_is_not_read_has_no_parts_and_no_counts(old: Path, new: Path, data:
             "so what else changed in it is not known; what a fixed text becomes was not compared"
         )
         assert f"the tokenizer ({told.lacks})" in found.summary
+        page = " ".join(render_text(diff_document(found), width=2000).split())
+        known = "not known" if data is None else "tokenizer.json; what else is not known"
+        assert f"parts of the tokenizer {known}: {told.lacks}" in page
+        assert "the same: the files differ in form alone" not in page
     warnings = load_release(new).warnings
     told_by = [text for text in warnings if text.startswith("tokenizer.json could not be taken apart (")]
     assert len(told_by) == (data is not None)
