@@ -29,6 +29,14 @@ class Renamed(msgspec.Struct, frozen=True, kw_only=True):
     new: str
 
 
+class Compared(enum.StrEnum):
+    """How far the tensors of two releases could be compared."""
+
+    CONTENTS = "contents"
+    NAMES = "names"  # they were read in different ways: which of them changed is not known
+    NOTHING = "nothing"  # of two formats, which call every tensor something else
+
+
 class TensorChanges(msgspec.Struct, frozen=True, kw_only=True):
     """Tensor names, raw and sorted; one that was renamed or laid out anew is neither added nor removed.
 
@@ -38,6 +46,7 @@ class TensorChanges(msgspec.Struct, frozen=True, kw_only=True):
         changed: in both, with other content.
         renamed: with equal content under another name.
         relaid: whose names say that they are others in another layout, and what is known of their content.
+        compared: what the lists are made of; without contents, `changed` is empty and says nothing.
     """
 
     added: tuple[str, ...]
@@ -45,6 +54,7 @@ class TensorChanges(msgspec.Struct, frozen=True, kw_only=True):
     changed: tuple[str, ...]
     renamed: tuple[Renamed, ...]
     relaid: tuple[Relaid, ...] = ()
+    compared: Compared = Compared.CONTENTS
 
 
 class AdapterChanges(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +141,7 @@ def compare_adapters(old: Fingerprint, new: Fingerprint) -> AdapterChanges:
 def compare_tensors(old: Fingerprint, new: Fingerprint) -> TensorChanges:
     """Which tensors differ; in names alone where the two sides were read in different ways, none of two formats."""
     if old.format is not new.format:  # a conversion renames every tensor: names say nothing either
-        return TensorChanges(added=(), removed=(), changed=(), renamed=())
+        return TensorChanges(added=(), removed=(), changed=(), renamed=(), compared=Compared.NOTHING)
     before, after = old.tensor_digests, new.tensor_digests
     if compare_digests(old.digests.weights, new.digests.weights) is Sameness.UNKNOWN:
         return TensorChanges(
@@ -139,6 +149,7 @@ def compare_tensors(old: Fingerprint, new: Fingerprint) -> TensorChanges:
             removed=tuple(sorted(before.keys() - after.keys())),
             changed=(),
             renamed=(),
+            compared=Compared.NAMES,
         )
     gone: dict[str, list[str]] = {}
     for name in sorted(before.keys() - after.keys(), reverse=True):

@@ -17,6 +17,14 @@ _SETTINGS_SHOWN = 2
 _FILES_SHOWN = 2
 _EXTRA = "weight files that the model does not load"
 
+_UNSAID = {
+    "config": "the configuration",
+    "template": "the chat template",
+    "generation": "the generation defaults",
+    "code": "code of its own",
+    "extra": _EXTRA,
+}
+
 
 def summarise(found: Diff) -> str:
     """One sentence that says what happens to old KV, and what changed."""
@@ -64,16 +72,10 @@ def _changes(found: Diff) -> str:
         what.append(count_of(found.adapters.count, "adapter"))
     if not what and phrase:
         return phrase
+    unsaid = [_UNSAID.get(part, f"the {part}") for part in found.unknown if part not in ("release", "kv")]
+    rest = f"; not known: {_and(unsaid)}" if unsaid else ""
     if not what:
-        return "no change was seen" if found.unknown else "nothing that counts changed"
-    words = {
-        "template": "the chat template",
-        "generation": "the generation defaults",
-        "code": "code of its own",
-        "extra": _EXTRA,
-    }
-    unsaid = [words.get(part, f"the {part}") for part in found.unknown if part not in ("release", "kv", "weights")]
-    rest = f"; not compared: {_and(unsaid)}" if unsaid else ""
+        return f"no change was seen{rest}" if found.unknown else "nothing that counts changed"
     return f"{_and(what)} changed{f'; {phrase}' if phrase else ''}{rest}"
 
 

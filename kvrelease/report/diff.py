@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvrelease.printable import first_of
-from kvrelease.release.comparison import TensorChanges
+from kvrelease.release.comparison import Compared, TensorChanges
 from kvrelease.release.diff_record import Diff
 from kvrelease.release.file_changes import FileChange, FileEdit
 from kvrelease.release.relayout import Relaid
@@ -92,23 +92,33 @@ def _relaid(one: Relaid) -> str:
 
 
 def _facts(found: Diff) -> tuple[tuple[str, Cell], ...]:
-    tensors, kv = found.tensors, found.kv
-    relaid = sum(len(one.old) for one in tensors.relaid)
+    kv = found.kv
     return (
         ("changed digests", ", ".join(found.changed) or "none"),
         *((("not comparable", ", ".join(found.unknown)),) if found.unknown else ()),
         ("layers with valid KV", f"{number(kv.valid_layers)} of {number(kv.layers)}"),
-        (
-            "tensors",
-            f"{len(tensors.changed)} changed, {len(tensors.added)} added, {len(tensors.removed)} removed, "
-            f"{len(tensors.renamed)} renamed{f', {relaid} re-laid-out' if relaid else ''}"
-            f"{'; contents not compared' if 'weights' in found.unknown else ''}",
-        ),
+        ("tensors", _tensors(found)),
         *_adapters(found),
         ("runtime", found.runtime.sentence.removeprefix("the runtime ").removeprefix("was ")),
         ("old", f"{found.old.source} ({found.old.kv_name or 'no kv name'})"),
         ("new", f"{found.release.source} ({found.release.kv_name or 'no kv name'})"),
     )
+
+
+def _tensors(found: Diff) -> str:
+    """How many tensors differ, as far as they could be compared."""
+    tensors = found.tensors
+    names = f"{len(tensors.added)} added, {len(tensors.removed)} removed"
+    match tensors.compared:
+        case Compared.NOTHING:
+            return "not compared"
+        case Compared.NAMES:
+            return f"which of them changed is not known: contents not compared; by their names, {names}"
+        case Compared.CONTENTS:
+            relaid = sum(len(one.old) for one in tensors.relaid)
+            more = f", {relaid} re-laid-out" if relaid else ""
+            rest = "; contents not compared" if "weights" in found.unknown else ""
+            return f"{len(tensors.changed)} changed, {names}, {len(tensors.renamed)} renamed{more}{rest}"
 
 
 def _adapters(found: Diff) -> tuple[tuple[str, str], ...]:

@@ -9,6 +9,7 @@ import pytest
 
 from kvrelease.release.comparison import (
     AdapterChanges,
+    Compared,
     Sameness,
     compare_adapters,
     compare_digests,
@@ -21,6 +22,8 @@ from kvrelease.release.diff_record import KvStatus
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.loading import load_release
 from kvrelease.release.mode import Mode
+from kvrelease.report.diff import diff_document
+from kvrelease.report.terminal import render_text
 from tests import builders
 from tests.release.builders import config_json, tensors, write_json, write_release
 
@@ -80,8 +83,16 @@ def test_equal_samples_prove_nothing_and_different_ones_a_change(
 
 
 def test_a_diff_with_a_fast_side_claims_no_unchanged_weights(model: Path, changed: Path) -> None:
-    assert diff_fingerprints(fast(model), load_release(model)).summary.endswith("; no change was seen.")
-    assert "the weights changed" in diff_fingerprints(fast(model), load_release(changed)).summary
+    same = diff_fingerprints(fast(model), load_release(model))
+    assert same.summary.endswith("; no change was seen; not known: the weights.")
+    for pair in ((fast(model), load_release(changed)), (load_release(changed), fast(model))):
+        found = diff_fingerprints(*pair)
+        assert "the weights changed" in found.summary
+        assert found.tensors.compared is Compared.NAMES
+        assert "which of them changed is not known: contents not compared; by their names, 0 added, 0 removed" in (
+            render_text(diff_document(found), width=2000)
+        )
+    assert diff_fingerprints(fast(model), fast(changed)).tensors.compared is Compared.CONTENTS
 
 
 def test_tensors_are_named_where_both_sides_were_read_alike(model: Path, changed: Path) -> None:

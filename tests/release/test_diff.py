@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from kvrelease import artifacts
 from kvrelease.artifacts import JsonObject, ReleaseRef, Verdict
 from kvrelease.release.adapter import AdapterDigest
-from kvrelease.release.comparison import Renamed, TensorChanges
+from kvrelease.release.comparison import Compared, Renamed, TensorChanges
 from kvrelease.release.content import Format
 from kvrelease.release.diff import diff_fingerprints, diff_verdict
 from kvrelease.release.diff_record import ConfigChange, Diff, KvImpact, KvStatus
@@ -20,6 +21,8 @@ from kvrelease.release.impact import ADAPTER_RULE, rule_for
 from kvrelease.release.mode import Mode
 from kvrelease.release.model_config import canonical_config
 from kvrelease.release.runtime_change import NOT_COMPARED, RuntimeChange, RuntimeField, RuntimeStatus
+from kvrelease.report.diff import diff_document
+from kvrelease.report.terminal import render_text
 from tests.release.builders import config_json
 from tests.release.fingerprints import NEW, OLD, PAYLOADS, fingerprint, replaced
 
@@ -317,7 +320,7 @@ def test_a_rule_that_one_side_alone_follows_lists_no_keys_that_only_its_table_fi
     assert found.config[0].affects_kv is None  # the new side follows no rule
     assert "config" in found.changed
     assert "kv" in found.unknown
-    assert "not compared: the config" not in found.summary
+    assert "not known: the config" not in found.summary
     both = diff_fingerprints(stated_only(stated | code), fingerprint(config=stated | {"rms_norm_eps": 1e-5}))
     assert [one.key for one in both.config] == ["auto_map", "rms_norm_eps"]
     assert [one.affects_kv for one in both.config] == [None, None]
@@ -343,7 +346,12 @@ def test_two_formats_have_no_tensors_and_no_keys_in_common() -> None:
     assert (found.tensors.added, found.tensors.removed, found.config) == ((), (), ())
     assert {"weights", "kv", "config", "release"} <= {*found.unknown}
     assert found.changed == ()
-    assert found.summary.endswith("digests of the two say nothing about each other; no change was seen.")
+    assert found.summary.endswith(
+        "digests of the two say nothing about each other; no change was seen; not known: the weights and the "
+        "configuration."
+    )
+    assert found.tensors.compared is Compared.NOTHING
+    assert re.search("tensors +not compared\n", render_text(diff_document(found)))
 
 
 def test_adapters_that_nobody_gave_are_not_gone() -> None:
