@@ -31,9 +31,11 @@ def summarise(found: Diff) -> str:
     kv, changes = found.kv, _changes(found)
     match kv.status:
         case KvStatus.VALID if any(part in found.changed for part in _TEXT_PARTS):
-            return f"Old KV stays valid in every layer, but prompts or answers may differ: {changes}."
+            return (
+                f"Old KV stays valid in every layer{_condition(found)}, but prompts or answers may differ: {changes}."
+            )
         case KvStatus.VALID:
-            return f"Old KV stays valid in every layer: {changes}."
+            return f"Old KV stays valid in every layer{_condition(found)}: {changes}."
         case KvStatus.INVALID if found.runtime.status is RuntimeStatus.DIFFERENT:
             return f"Old KV is invalid in every layer, because {found.runtime.sentence}; of the release, {changes}."
         case KvStatus.INVALID if kv.adapters:
@@ -47,6 +49,12 @@ def summarise(found: Diff) -> str:
             return f"Old KV is invalid{where}: {changes}."
         case KvStatus.UNKNOWN:
             return f"Whether old KV is valid is unknown, so treat it as invalid: {kv.reasons[0]}; {changes}."
+
+
+def _condition(found: Diff) -> str:
+    """What has to stay too, where nobody compared it: most upgrades of a model come with one of the engine."""
+    is_compared = found.runtime.status is not RuntimeStatus.NOT_COMPARED
+    return "" if is_compared else ", if engine, version and settings stay (not compared)"
 
 
 def _changes(found: Diff) -> str:

@@ -24,7 +24,7 @@ from kvrelease.release.runtime_change import NOT_COMPARED, RuntimeChange, Runtim
 from kvrelease.report.diff import diff_document
 from kvrelease.report.terminal import render_text
 from tests.release.builders import config_json
-from tests.release.fingerprints import NEW, OLD, PAYLOADS, fingerprint, replaced
+from tests.release.fingerprints import NEW, OLD, PAYLOADS, STAYS_VALID, fingerprint, replaced
 
 CHANGED_RUNTIME = RuntimeChange(
     status=RuntimeStatus.DIFFERENT,
@@ -39,7 +39,18 @@ def test_equal_releases() -> None:
     assert diff.changed == ()
     assert diff.tensors == TensorChanges(added=(), removed=(), changed=(), renamed=())
     assert diff.kv == KvImpact(status=KvStatus.VALID, layers=3, valid_layers=3, first_invalid_layer=None, reasons=())
-    assert diff.summary == "Old KV stays valid in every layer: nothing that counts changed."
+    assert diff.summary == f"{STAYS_VALID}: nothing that counts changed."
+
+
+def test_valid_kv_has_its_condition_in_the_first_line_unless_the_runtimes_are_the_same() -> None:
+    same = RuntimeChange(status=RuntimeStatus.SAME, fields=(), unread=(), sentence="the runtime is the same")
+    assert diff_fingerprints(OLD, fingerprint(), runtime=same).summary == (
+        "Old KV stays valid in every layer: nothing that counts changed."
+    )
+    other = fingerprint(template="c:01")
+    assert diff_fingerprints(OLD, other).summary == (
+        f"{STAYS_VALID}, but prompts or answers may differ: the chat template changed."
+    )
 
 
 def test_final_norm_alone_keeps_old_kv_valid() -> None:
@@ -47,7 +58,7 @@ def test_final_norm_alone_keeps_old_kv_valid() -> None:
     assert diff.changed == ("release", "weights")
     assert diff.kv.status is KvStatus.VALID
     assert diff.kv.reasons == ("1 tensor changed, and KV depends on none: 'model.norm.weight'",)
-    assert diff.summary == "Old KV stays valid in every layer: 1 tensor changed."
+    assert diff.summary == f"{STAYS_VALID}: 1 tensor changed."
 
 
 def test_changed_k_proj_keeps_earlier_layers_valid() -> None:
@@ -130,7 +141,7 @@ def test_tokenizer_and_template_keep_kv_valid_with_a_note() -> None:
     ]
     assert diff.changed == ("release", "tokenizer", "template", "generation")
     assert diff.summary == (
-        "Old KV stays valid in every layer, but prompts or answers may differ: the tokenizer, the chat template and "
+        f"{STAYS_VALID}, but prompts or answers may differ: the tokenizer, the chat template and "
         "the generation defaults changed."
     )
 

@@ -26,6 +26,7 @@ from kvrelease.report.diff import diff_document
 from kvrelease.report.terminal import render_text
 from tests.release.adapters import adapter_json, adapter_tensors, write_adapter
 from tests.release.builders import config_json, tensors, write_hub_model, write_json, write_release, write_text_side
+from tests.release.fingerprints import STAYS_VALID
 from tests.release.gguf_writer import f32, small_model, text, write_gguf
 from tests.release.hub_server import Hub
 from tests.release.quantized import quantized_tensors, write_quantized
@@ -99,7 +100,7 @@ def test_content_decides_and_no_revision(hub: Hub, tmp_path: Path) -> None:
     second = hub.push("acme/support", model, ref="v2")
     assert first != second
     found = diff(f"hf:acme/support@{first}", f"hf:acme/support@{second}")
-    assert found.summary == "Old KV stays valid in every layer: nothing that counts changed."
+    assert found.summary == f"{STAYS_VALID}: nothing that counts changed."
     write_release(model, tensors(1), shards=3)
     third = hub.push("acme/support", model, ref="v3")
     found = diff(f"hf:acme/support@{first}", f"hf:acme/support@{third}")
@@ -316,7 +317,7 @@ def test_another_metadata_of_the_file_is_no_change(tmp_path: Path) -> None:
     new = write_release(tmp_path / "new", metadata={"format": "np", "by": "us"})
     assert (old / "model.safetensors").read_bytes() != (new / "model.safetensors").read_bytes()
     found = diff(old, new)
-    assert found.summary == "Old KV stays valid in every layer: nothing that counts changed."
+    assert found.summary == f"{STAYS_VALID}: nothing that counts changed."
 
 
 def test_a_stored_copy_of_tied_embeddings_is_an_alias(tmp_path: Path) -> None:
@@ -343,9 +344,7 @@ def test_an_edited_template_of_a_gguf_file_changes_prompts_and_no_weights(tmp_pa
     write_gguf(tmp_path / "new.gguf", small_model(tokenizer__chat_template=text("{{ a }}\n{{ c }}")))
     found = diff(tmp_path / "old.gguf", tmp_path / "new.gguf")
     assert found.changed == ("release", "template")
-    assert found.summary == (
-        "Old KV stays valid in every layer, but prompts or answers may differ: the chat template changed."
-    )
+    assert found.summary == (f"{STAYS_VALID}, but prompts or answers may differ: the chat template changed.")
     assert found.kv.notes == (
         "the chat template changed: 'default' changed (+1 −1 of 2 lines); the same messages become another "
         "prompt, so they may miss old entries",
@@ -377,7 +376,7 @@ def test_generation_defaults_are_told_by_key_and_keep_kv_valid(tmp_path: Path) -
     write_json(new / "generation_config.json", {"temperature": 0.9, "top_k": 20})
     for found in (diff(old, new), diff(saved(old), saved(new))):
         assert found.summary == (
-            "Old KV stays valid in every layer, but prompts or answers may differ: the generation defaults "
+            f"{STAYS_VALID}, but prompts or answers may differ: the generation defaults "
             "(temperature 0.6 → 0.9, top_k none → 20) changed."
         )
         assert diff_verdict(found, part="generation") is Verdict.FAIL
@@ -410,7 +409,7 @@ def test_a_renamed_key_is_no_change(tmp_path: Path) -> None:
     """
     old = write_release(tmp_path / "old")
     new = write_release(tmp_path / "new", config=config_json(torch_dtype=None, dtype="float32"))
-    assert diff(old, new).summary == "Old KV stays valid in every layer: nothing that counts changed."
+    assert diff(old, new).summary == f"{STAYS_VALID}: nothing that counts changed."
 
 
 def test_the_first_line_says_what_changed_to_whoever_decides(tmp_path: Path) -> None:
@@ -425,7 +424,7 @@ def test_the_first_line_says_what_changed_to_whoever_decides(tmp_path: Path) -> 
         page(found)
         .split("? ", 1)[1]
         .startswith(
-            "VALID Old KV stays valid in every layer, but prompts or answers may differ: the chat template and the "
+            f"VALID {STAYS_VALID}, but prompts or answers may differ: the chat template and the "
             "generation defaults (general.sampling.temp none → 0.5) changed."
         )
     )

@@ -13,6 +13,7 @@ from kvrelease.release.diff_record import Diff, KvStatus
 from kvrelease.release.file_changes import FileChange, FileEdit
 from kvrelease.release.loading import load_release
 from tests.release.builders import tensors, write_release
+from tests.release.fingerprints import STAYS_VALID
 from tests.release.gguf_writer import small_model, write_gguf
 
 
@@ -41,7 +42,7 @@ def test_another_name_or_size_is_a_change_and_keeps_kv(pair: tuple[Path, Path]) 
         FileChange(name="b.bin", edit=FileEdit.CHANGED),
         FileChange(name="c.bin", edit=FileEdit.ADDED),
     )
-    assert found.summary == "Old KV stays valid in every layer: weight files that the model does not load changed."
+    assert found.summary == f"{STAYS_VALID}: weight files that the model does not load changed."
     assert found.kv.notes[-1] == (
         "weight files that are not part of the release differ by name or size: 'b.bin' changed, 'c.bin' added, "
         "'a.bin' removed"
@@ -58,7 +59,7 @@ def test_equal_names_and_sizes_prove_nothing(pair: tuple[Path, Path]) -> None:
     found = diff(*pair)
     assert (found.kv.status, found.changed, found.unknown, found.extra) == (KvStatus.VALID, (), ("extra",), ())
     assert found.summary == (
-        "Old KV stays valid in every layer: no change was seen; not known: weight files that the model does not load."
+        f"{STAYS_VALID}: no change was seen; not known: weight files that the model does not load."
     )
     assert verdicts(found, "extra", "any") == [Verdict.INCONCLUSIVE] * 2
     assert verdicts(found, "kv", "weights") == [Verdict.PASS] * 2

@@ -19,6 +19,7 @@ from kvrelease.release.gguf_types import GGML_TYPES
 from kvrelease.release.loading import load_release
 from tests.release import naive_gguf
 from tests.release.builders import config_json, write_json, write_release, write_text_side
+from tests.release.fingerprints import STAYS_VALID
 from tests.release.gguf_writer import (
     ARRAY,
     BOOL,
@@ -264,10 +265,7 @@ def test_equal_releases_have_valid_kv_and_an_edited_template_keeps_it(tmp_path: 
     assert found.kv.status is KvStatus.VALID
     assert found.changed == ("release", "template")
     assert found.config == ()
-    assert (
-        found.summary
-        == "Old KV stays valid in every layer, but prompts or answers may differ: the chat template changed."
-    )
+    assert found.summary == f"{STAYS_VALID}, but prompts or answers may differ: the chat template changed."
 
 
 def test_changed_metadata_are_told_as_configuration(tmp_path: Path) -> None:
