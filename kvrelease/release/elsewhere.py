@@ -30,7 +30,8 @@ _PLACE = re.compile(r"(?:[A-Za-z0-9][\w.-]*/[\w.-]+|[a-z][a-z0-9+]*://.+|(?:/|\.
 _NO_PLACE = re.compile(r"(?:n/a|(?:application|audio|image|text|video)/[\w.+-]+)\Z", re.IGNORECASE)
 # What else says of where something came from; nobody loads weights from there.
 _NO_MODEL_KEYS = ("tokenizer", "processor", "license", "dataset")
-_NO_MODEL = frozenset({"_name_or_path", AUTO_MAP, "compression_config", "quantization_config"})
+# The first says where a config.json came from, the second a GGUF file's title (transformers, integrations/ggml.py).
+_NO_MODEL = frozenset({"_name_or_path", "_model_name_or_path", AUTO_MAP, "compression_config", "quantization_config"})
 
 _WEIGHTS = (
     "*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt", "*.npz", "*.npy", "*.h5", "*.msgpack", "*.onnx", "*.gguf",
@@ -130,6 +131,7 @@ def _places(settings: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 def _is_place(key: str, text: str) -> bool:
     if any(word in key for word in _NO_MODEL_KEYS) and "audio" not in key:
         return False
-    return bool(text) and (
-        _MODEL_KEYS.match(key) is not None or (bool(_PLACE.match(text)) and not _NO_PLACE.match(text))
-    )
+    if _PLACE.match(text) and not _NO_PLACE.match(text):
+        return True
+    # A short name that code knows has no blanks; a title has.
+    return bool(text) and _MODEL_KEYS.match(key) is not None and not re.search(r"\s", text)

@@ -50,6 +50,7 @@ def require_unread(directory: Path, what: str) -> Fingerprint:
         {"parts": [{"from": "acme/tower"}]},
         {"parts": ["s3://acme/tower"]},
         {"anything": "/models/tower"},
+        {"encoder_path": "/models/my tower"},
     ],
 )
 def test_weights_that_a_configuration_takes_from_elsewhere_are_unread(tmp_path: Path, keys: JsonObject) -> None:
@@ -73,6 +74,8 @@ def test_what_names_no_weights_is_none() -> None:
     stated: JsonObject = {
         "_name_or_path": "acme/base",
         "text_config": {"_name_or_path": "acme/base", "model_type": "llama", "hidden_act": "gelu"},
+        "_model_name_or_path": "acme/base",
+        "decoder_name": "Smollm2 135M 8k Lc100K Mix1 Ep2",
         "tokenizer_name": "acme/base",
         "mime": "image/png",
         "vision_tower": None,
