@@ -46,8 +46,9 @@ class KvImpact(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         status: valid for every layer, invalid, or not known. This decides; the layers explain it.
         layers: of the new model; None where its rule knows no layers.
-        valid_layers: how many layers, from the first on, keep valid KV; None where not known.
-        first_invalid_layer: None where none is invalid, or it is not known.
+        valid_layers: how many layers, from the first on, keep valid KV; None where not known. Where `adapters` were
+            replaced, of KV made with them: of the base all do where `base` is valid.
+        first_invalid_layer: None where none is invalid, or it is not known; likewise.
         reasons: sentences, the deciding ones first.
         notes: sentences about what changed or is there and leaves the verdict alone.
         adapters: names under which another adapter is served, where old KV is invalid for those alone; empty otherwise.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvrelease.printable import first_of
+from kvrelease.printable import first_of, listed
 from kvrelease.release.comparison import Compared, TensorChanges
-from kvrelease.release.diff_record import Diff
+from kvrelease.release.diff_record import Diff, KvImpact, KvStatus
 from kvrelease.release.file_changes import FileChange, FileEdit
 from kvrelease.release.relayout import Relaid
 from kvrelease.release.runtime_change import RuntimeStatus
@@ -96,12 +96,25 @@ def _facts(found: Diff) -> tuple[tuple[str, Cell], ...]:
     return (
         ("changed digests", ", ".join(found.changed) or "none"),
         *((("not comparable", ", ".join(found.unknown)),) if found.unknown else ()),
-        ("layers with valid KV", f"{number(kv.valid_layers)} of {number(kv.layers)}"),
+        *_layers(kv),
         ("tensors", _tensors(found)),
         *_adapters(found),
         ("runtime", found.runtime.sentence.removeprefix("the runtime ").removeprefix("was ")),
         ("old", f"{found.old.source} ({found.old.kv_name or 'no kv name'})"),
         ("new", f"{found.release.source} ({found.release.kv_name or 'no kv name'})"),
+    )
+
+
+def _layers(kv: KvImpact) -> tuple[tuple[str, str], ...]:
+    """Layers that keep valid KV; where adapters were replaced, with them and without."""
+    row = "layers with valid KV", f"{number(kv.valid_layers)} of {number(kv.layers)}"
+    if not kv.adapters:
+        return (row,)
+    base = kv.layers if kv.base is KvStatus.VALID else None
+    with_them, of = row
+    return (
+        (f"{with_them}, with {listed(kv.adapters)}", of),
+        (f"{with_them}, without", f"{number(base)} of {number(kv.layers)}"),
     )
 
 

@@ -17,6 +17,8 @@ from kvrelease.release.diff import diff_fingerprints
 from kvrelease.release.diff_record import KvStatus
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.loading import load_release
+from kvrelease.report.diff import diff_document
+from kvrelease.report.terminal import render_text
 from tests.release import naive
 from tests.release.adapters import RECORDED, adapter_json, adapter_tensors, source_of, write_adapter
 from tests.release.builders import config_json, tensors, write_release
@@ -197,6 +199,10 @@ def test_an_adapter_reloaded_in_place_under_its_old_name_invalidates_what_it_mad
     assert found.kv.reasons[1] == "KV of the base alone stays valid in every layer"
     assert found.summary == "Old KV is invalid for the adapters 'support', and valid without them: 1 adapter changed."
     assert found.changed == ("release",)
+    page = " ".join(render_text(diff_document(found)).split())
+    layers = found.kv.layers
+    assert f"layers with valid KV, with 'support' 0 of {layers}" in page
+    assert f"layers with valid KV, without {layers} of {layers}" in page
 
 
 def test_a_changed_strength_is_told_by_its_key(tmp_path: Path, base: Fingerprint) -> None:
