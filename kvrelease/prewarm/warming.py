@@ -8,11 +8,10 @@ from collections.abc import Callable, Collection, Iterable
 import msgspec
 
 from kvrelease.artifacts import Fault, fault_of
-from kvrelease.binding.control import nonce_request, with_nonce_in_front
+from kvrelease.binding.control import nonce_request
 from kvrelease.binding.deployment import Replica
 from kvrelease.binding.hits import Unattributed, weightiest
 from kvrelease.binding.observe import Leg, Witness, total
-from kvrelease.binding.salts import probe_salt
 from kvrelease.engines.base import Request
 from kvrelease.errors import KvreleaseError, PromptTooLong
 from kvrelease.prewarm.flushing import Flushing
@@ -25,17 +24,14 @@ from kvrelease.prewarm.proof import (
     foreign_of,
     percentiles,
     sample,
-    second_witness,
-    time_witness,
 )
-from kvrelease.prewarm.result import ControlResult, Limits, ReplicaResult, SecondWitness, SlotResult, TimeWitness
+from kvrelease.prewarm.proving import Proof
+from kvrelease.prewarm.result import ControlResult, Limits, ReplicaResult
 from kvrelease.prewarm.sending import Sender, computed_tokens
 from kvrelease.prewarm.watch import Watch
 
 # Prompts asked again, as production does, to prove residency.
 PROOF_PROMPTS = 12
-# Of these, those asked a second time with a prefix that nobody has, where nobody tells cached tokens.
-TIMED_PROMPTS = 5
 
 # A control of which a request got no proper answer is sent anew as often, where errors are allowed at all.
 CONTROL_TRIES = 3
@@ -103,11 +99,13 @@ class Warming:
         pace = Pace(terms.concurrency or AUTO_CAP)
         self._sender = Sender(replica, pace=pace, allows=self._allows, replicas=terms.replicas)
         self._sent, self._touched, self._retouched = Tally(), Tally(), Tally()
-        self._proof, self._by_slot = Tally(), Tally()
-        self._before_proof: list[Tally] = []
-        self._slots: list[SlotResult] = []
-        self._second: SecondWitness | None = None
-        self._times: TimeWitness | None = None
+        self._proof = Proof(
+            replica,
+            sender=self._sender,
+            requests=self._requests,
+            note=self._note_hit,
+            heard=lambda: watch.answered(self.name),
+        )
         self._control: ControlResult | None = None
         self._skipped: dict[str, None] = {}
         self._lost: dict[str, None] = {}
@@ -163,16 +161,16 @@ class Warming:
             return
         await self._touch(touch)
         proof = tuple(prompt_id for prompt_id in self._proof_ids() if prompt_id not in self._skipped)
+        # By the control, not by the plan: of a plan that an earlier run had sent in whole nothing was sent.
+        is_untold = self._control is not None and self._control.hits is None
         for _ in range(self._terms.passes):
-            if self._proof.answered:
-                self._before_proof.append(self._proof)
-                self._proof = Tally()
-            await self._ask_again(proof)
-        await self._ask_each_slot()
+            await self._proof.ask(proof, with_times=is_untold)
+        asked = {prompt_id: slot for prompt_id, slot in self.plan.slot_of.items() if prompt_id not in self._skipped}
+        await self._proof.ask_slots(asked)
 
     @property
     def _passes(self) -> tuple[Tally, ...]:
-        return (self._sent, self._touched, self._retouched, *self._before_proof, self._proof, self._by_slot)
+        return (self._sent, self._touched, self._retouched, *self._proof.passes, self._proof.by_slot)
 
     @property
     def _is_over(self) -> bool:
@@ -372,71 +370,6 @@ class Warming:
         self.plan, self._cost_tokens = self._without_numbers.plan, self._without_numbers.cost_tokens
         self._schedule = Schedule(self._tree, self.plan.order, done=frozenset(sent))
 
-    # --- the proof ---------------------------------------------------------------------------------------------------
-
-    async def _ask_again(self, prompt_ids: tuple[str, ...]) -> None:
-        """Asks as production does, one at a time: what hits now is resident."""
-        before = await self._sender.counters() if self.replica.observer.usage_speaks else None
-        cold_s: list[float] = []
-        warm_s: list[float] = []
-        # By the control, not by the plan: of a plan that an earlier run had sent in whole nothing was sent.
-        is_untold = self._control is not None and self._control.hits is None
-        for number, prompt_id in enumerate(prompt_ids):
-            cold = None
-            if is_untold and number < TIMED_PROMPTS:
-                cold = await self._uncached_ttft(prompt_id)
-            leg = await self._tried(self._requests[prompt_id], prompt_id=prompt_id)
-            self._watch.answered(self.name)
-            if leg is None:
-                continue
-            self._proof.add(leg)
-            self._note_hit(prompt_id, leg)
-            if cold is not None and leg.observation.ttft_s is not None:
-                cold_s.append(cold)
-                warm_s.append(leg.observation.ttft_s)
-        after = await self._sender.counters() if before is not None else None
-        self._second = second_witness(self._proof, before=before, after=after)
-        if self._proof.witness is Witness.NOBODY:
-            self._times = time_witness(cold_s, warm_s)
-
-    async def _ask_each_slot(self) -> None:
-        """Asks each slot by its number for the prompt that was sent to it, and stops at the first that lost it.
-
-        A server that empties idle slots into host memory computes the whole prompt when a request names an empty one.
-        Source: https://github.com/ggml-org/llama.cpp/issues/28139.
-        """
-        for prompt_id, slot in sorted(self.plan.slot_of.items(), key=lambda item: item[1]):
-            if prompt_id in self._skipped:
-                continue
-            leg = await self._tried(self._on_its_slot(prompt_id), prompt_id=prompt_id)
-            self._watch.answered(self.name)
-            if leg is None:
-                continue
-            self._by_slot.add(leg)
-            self._slots.append(
-                SlotResult(
-                    slot=slot,
-                    prompt=prompt_id,
-                    cached_tokens=leg.cached_tokens,
-                    cacheable_tokens=leg.cacheable_tokens,
-                )
-            )
-            if leg.hits_mostly is False:
-                return
-
-    async def _uncached_ttft(self, prompt_id: str) -> float | None:
-        """Time to the first token of the same prompt where nothing of it can hit; None where that cannot be asked.
-
-        In a key space of its own where the engine has salts, else behind text that nobody has cached.
-        """
-        request = self._requests[prompt_id]
-        if self.replica.identity.capabilities.has_salt:
-            cold: Request | None = msgspec.structs.replace(request, salt=probe_salt("cold"))
-        else:
-            cold = with_nonce_in_front(request)
-        leg = None if cold is None else await self._tried(cold)
-        return None if leg is None else leg.observation.ttft_s
-
     # --- what it showed ----------------------------------------------------------------------------------------------
 
     def result(self) -> ReplicaResult:
@@ -460,7 +393,7 @@ class Warming:
             resumed=len(self._resumed),
             restarted=self._past.is_of_another_process,
             touched=self._touched.answered + self._retouched.answered,
-            asked_again=self._proof.answered,
+            asked_again=self._proof.last.answered,
             errors=self._sender.errors,
             retries=sum(one.retries for one in self._passes),
             foreign_tokens=foreign,
@@ -473,16 +406,16 @@ class Warming:
             given_tokens=self._given_tokens if has_bound else None,
             over_lower_bound=computed / least if computed is not None and least else None,
             hit_rate_before=self._sent.rate_of(self._sent.foreign_tokens),
-            hit_rate_after=self._proof.hit_rate,
-            evicted=self._proof.evicted,
+            hit_rate_after=self._proof.last.hit_rate,
+            evicted=self._proof.last.evicted,
             ttft_cold_ms=percentiles(self._sent.cold_s),
-            ttft_warm_ms=percentiles(self._proof.times_s),
+            ttft_warm_ms=percentiles(self._proof.last.times_s),
             control=self._control,
-            slots=tuple(self._slots),
+            slots=tuple(self._proof.slots),
             miss_causes=identity.capabilities.miss_causes,
             witness=str(next((one.witness for one in self._passes if one.answered), Witness.NOBODY)),
-            second=self._second,
-            times=self._times,
+            second=self._proof.second,
+            times=self._proof.times,
             most_in_flight=self._sender.most_in_flight,
             throttled=self._sender.lowered,
             plan_s=self._plan_s,
