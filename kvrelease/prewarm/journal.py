@@ -89,6 +89,10 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     is_of_another_process: bool = False
 
 
+class JournalHeld(InputError):
+    """Another run is writing it."""
+
+
 class Journal:
     """An open journal. Use as a context manager; whoever opens closes.
 
@@ -101,8 +105,8 @@ class Journal:
         """Opens, and creates where missing.
 
         Raises:
-            InputError: it is about another prompt set, namespace or key space, another run holds it, or nothing can be
-                written there.
+            InputError: it is about another prompt set, namespace or key space, or nothing can be written there.
+            JournalHeld: another run holds it.
             DamagedFile: it is no journal; it is left as it was.
         """
         self.path = path
@@ -182,9 +186,10 @@ class Journal:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise InputError(
-                f"opening the journal {self.path}: another kvrelease prewarm of this prompt set is running",
-                hint="wait for it, or give this one a --journal of its own, or --no-journal",
+            raise JournalHeld(
+                f"opening the journal {self.path}: another kvrelease prewarm of this prompt set is running, and each "
+                "would take the other's entries for foreign ones",
+                hint="wait for it; where this one is for other replicas, give it a --journal of its own",
             ) from error
 
     def _read(self, key: JournalKey) -> None:

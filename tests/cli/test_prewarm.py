@@ -136,3 +136,19 @@ def test_a_journal_that_cannot_be_written_is_refused_where_it_was_named(kv: Kv, 
         both = kv(*arguments(releases, engine.url), "--journal", "j", "--no-journal")
         assert both.code == 2
         assert engine.generations() == []
+
+
+@pytest.mark.usefixtures("prompt_set")
+def test_a_second_run_of_the_same_set_beside_the_first_is_refused_and_a_plan_is_not(
+    kv: Kv, releases: Releases, workdir: Path
+) -> None:
+    with Stalls(after=3) as engine:
+        process = start(*arguments(releases, engine.url), "-o", "r.json")
+        assert engine.stalled.wait(timeout=60.0), process.communicate()
+        second = kv(*arguments(releases, engine.url))
+        planned = kv(*arguments(releases, engine.url), "--dry-run")
+        engine.let_go.set()
+        process.communicate(timeout=60)
+    assert (second.code, planned.code, process.returncode) == (4, 0, 0), second.err
+    assert "another kvrelease prewarm of this prompt set is running" in second.err
+    assert artifacts.read(workdir / "r.json", PrewarmReport).verdict is Verdict.PASS

@@ -221,7 +221,7 @@ def prewarm(
             found, config=config, ledger=store, prompt_set=prompt_set, namespace=namespace, command="prewarm"
         )
         is_journaled = journal is not None or not (no_journal or no_ledger)
-        with _journal(journal, deployment=deployment, is_wanted=is_journaled) as log:
+        with _journal(journal, deployment=deployment, is_wanted=is_journaled, sends=not dry_run) as log:
 
             async def warm() -> PrewarmReport:
                 async with session.fleet_of(access, release=release, progress=progress) as fleet:
@@ -269,14 +269,16 @@ def prewarm(
     return deliver(report, lambda: prewarm_document(report), wanted=form, output=output, code=code)
 
 
-def _journal(path: Path | None, *, deployment: Deployment, is_wanted: bool) -> AbstractContextManager[Journal | None]:
+def _journal(
+    path: Path | None, *, deployment: Deployment, is_wanted: bool, sends: bool
+) -> AbstractContextManager[Journal | None]:
     """The journal of a run; none where none is wanted, or where the user's own place for it cannot be written.
 
     Raises:
-        InputError: the one that was named cannot be used.
+        InputError: the one that was named cannot be used, or another run holds it and this one would send as well.
     """
     from kvrelease.ledger.store import state_directory
-    from kvrelease.prewarm.journal import Journal
+    from kvrelease.prewarm.journal import Journal, JournalHeld
     from kvrelease.prewarm.run import journal_key
 
     if not is_wanted:
@@ -287,5 +289,7 @@ def _journal(path: Path | None, *, deployment: Deployment, is_wanted: bool) -> A
     try:
         return Journal(state_directory() / key.file_name, key=key)
     except InputError as error:
+        if sends and isinstance(error, JournalHeld):
+            raise
         console.say_warning(f"{error.message}; a run that is killed cannot be resumed ({error.hint})")
         return nullcontext()
