@@ -25,6 +25,7 @@ from kvrelease.errors import UnexpectedReply, UsageError
 # The first answer of `/server_info` runs a dozen programs (vllm/collect_env.py: pip, conda, compilers, nvidia-smi),
 # later ones do not: 2.9 s on a machine with 2 cores and without most of them.
 SERVER_INFO_S = 30.0
+_STARTED = "process_start_time_seconds"
 _QUERIES = ("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries")
 
 _MISS_CAUSES = (
@@ -103,7 +104,7 @@ class VllmClient(Server):
 
     async def current_process(self) -> str | None:
         """The start of the API server, by the metrics page alone, else the process behind the port."""
-        return of_rank(await self._process(await self._process_page()), self.rank)
+        return of_rank(await self._process(await self._process_page(only=_STARTED)), self.rank)
 
     async def tokenize(self, request: Request) -> tuple[int, ...] | None:
         """[prompt] token ids by the server's tokenizer; None for several prompts, embeddings, or without the route."""
@@ -170,13 +171,13 @@ class VllmClient(Server):
             raise refusal(reply, redactor=self._transport.redactor)
         return _flush_success(reply)
 
-    async def _process_page(self) -> Metrics:
+    async def _process_page(self, *, only: str | None = None) -> Metrics:
         # Once told, the start of the process is waited for: without it a slow page would look like another process.
-        return await self._metrics(is_optional=not self._tells_start)
+        return await self._metrics(is_optional=not self._tells_start, only=only)
 
     async def _process(self, metrics: Metrics) -> str | None:
         # The API server's start; several API servers share one page without it.
-        started = metrics.total("process_start_time_seconds")
+        started = metrics.total(_STARTED)
         self._tells_start = self._tells_start or bool(started)
         return f"started:{started:.2f}" if started else await process_behind(self._transport.address)
 

@@ -21,7 +21,7 @@ from kvrelease.engines.detect import open_engine
 from kvrelease.engines.local import open_local
 from kvrelease.engines.process import is_another_process
 from kvrelease.engines.retry import MAX_RETRIES
-from kvrelease.errors import KvreleaseError, UsageError
+from kvrelease.errors import KvreleaseError, UsageError, one_of
 from kvrelease.fleet.access import Access
 from kvrelease.fleet.listed import ListedReplica, distinct
 from kvrelease.fleet.names import AddressChange, addresses_of, changes_since
@@ -29,8 +29,10 @@ from kvrelease.fleet.ranks import pins_of
 from kvrelease.fleet.readiness import Waiting, generate_one_token, wait_for
 from kvrelease.progress import Progress, silent
 
-# Besides the first: a round robin over two processes shows on the next one.
-FURTHER_CONNECTIONS = 2
+# Besides the first. A round robin over two processes shows on the next one; one that is picked at random for each
+# connection (a Kubernetes Service) is missed in 1 of 256 runs. Each address of a name is one process, as a rule.
+FURTHER_CONNECTIONS = 8
+FURTHER_CONNECTIONS_OF_A_NAME = 2
 
 # Replicas opened at once: a dead address takes a connect time-out, and 200 of them should not take 200.
 OPENING = 128
@@ -227,19 +229,28 @@ class _Opener:
         """
         identity = await engine.identify()
         first = identity.process
-        for _ in range(FURTHER_CONNECTIONS):
-            other = await self._client(replica, kind=engine.kind)
-            try:
-                now = await other.current_process()
-            finally:
-                await other.aclose()
-            if is_another_process(first, now):
-                raise UsageError(
-                    f"several engine processes answer behind {engine.url} ({first} and {now}), each with its own cache",
-                    hint="name every one of them with its own --engine-url (in Kubernetes: the pods, not the Service; "
-                    "--engine-url dns+http://NAME:PORT takes all addresses of a headless one)",
-                )
+        wanted = FURTHER_CONNECTIONS if replica.address.name is None else FURTHER_CONNECTIONS_OF_A_NAME
+        try:
+            async with asyncio.TaskGroup() as group:
+                looks = [group.create_task(self._process_elsewhere(engine, replica=replica)) for _ in range(wanted)]
+        except ExceptionGroup as errors:
+            raise one_of(errors) from errors
+        other = next((now for look in looks if is_another_process(first, now := look.result())), None)
+        if other is not None:
+            raise UsageError(
+                f"several engine processes answer behind {engine.url} ({first} and {other}), each with its own cache",
+                hint="name every one of them with its own --engine-url (in Kubernetes: the pods, not the Service; "
+                "--engine-url dns+http://NAME:PORT takes all addresses of a headless one)",
+            )
         return identity
+
+    async def _process_elsewhere(self, engine: EngineClient, *, replica: ListedReplica) -> str | None:
+        """The process that answers on a new connection."""
+        other = await self._client(replica, kind=engine.kind)
+        try:
+            return await other.current_process()
+        finally:
+            await other.aclose()
 
 
 def connections_each(*, origins: int, concurrency: int | None) -> int:

@@ -392,6 +392,44 @@ def test_the_ledger_explains_nothing_in_the_next_process() -> None:
     assert again.foreign_tokens == again.cached_tokens != 0
 
 
+class ByConnection(ScriptedEngine):
+    """A balancer that keeps each connection on one of two processes: every other one on the second."""
+
+    def __init__(self) -> None:
+        self.connections: list[int] = []
+        super().__init__(release="new")
+
+    @property
+    def started(self) -> float:
+        port = self.routing.port
+        if port not in self.connections:
+            self.connections.append(port)
+        return 1e9 + self.connections.index(port) % 2
+
+    @started.setter
+    def started(self, value: float) -> None:
+        pass
+
+
+def test_a_second_process_behind_the_connections_of_a_run_shows_at_its_end() -> None:
+    async def send(observer: Observer) -> None:
+        await asyncio.gather(*[observer.engine.complete(chat()) for _ in range(4)])
+        with pytest.raises(ServiceError, match="or there are several"):
+            await observer.require_same_process()
+
+    with ByConnection() as server:
+        with_observer(server, send)
+
+
+def test_one_process_behind_all_connections_of_a_run_is_the_same() -> None:
+    async def send(observer: Observer) -> None:
+        await asyncio.gather(*[observer.engine.complete(chat()) for _ in range(4)])
+        await observer.require_same_process()
+
+    with ScriptedEngine(release="new") as server:
+        with_observer(server, send)
+
+
 def test_without_a_process_identity_nothing_is_remembered() -> None:
     with ScriptedEngine(kind=EngineKind.OPENAI, release="new") as server, Ledger(IN_MEMORY) as ledger:
 

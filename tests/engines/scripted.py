@@ -170,7 +170,7 @@ class ScriptedEngine:
         self.cached_of: list[int] = []
         self.ranks = ranks
         self.routing = threading.local()
-        """`rank`: where the request that this thread serves goes."""
+        """`rank`: where the request that this thread serves goes; `port`: of the client's end of its connection."""
         self.honours_rank = honours_rank
         self.rank_of: list[int] = []
         """[generations] the rank that ran each."""

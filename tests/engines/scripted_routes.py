@@ -50,6 +50,7 @@ class Handler(BaseHTTPRequestHandler):
 
         engine, url = self.engine, urlsplit(self.path)
         headers = {name.lower(): value for name, value in self.headers.items()}
+        engine.routing.port = self.client_address[1]
         engine.requests.append(Seen(method, url.path, headers, body))
         broken = engine.take_breakage(url.path)
         try:

@@ -16,7 +16,7 @@ from kvrelease.engines.base import EngineKind
 from kvrelease.errors import Unreachable, UsageError, WrongModel
 from kvrelease.fleet.access import Access, access_of
 from kvrelease.fleet.listed import ListedReplica
-from kvrelease.fleet.opening import Fleet, connections_each, open_fleet
+from kvrelease.fleet.opening import FURTHER_CONNECTIONS, Fleet, connections_each, open_fleet
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.progress import Progress, silent
 from tests.engines.scripted import Break, ScriptedEngine
@@ -87,7 +87,7 @@ def test_the_settings_of_a_replica_are_asked_for_once_however_many_connections_a
     with ScriptedEngine() as engine:
         with_fleet(reached(engine.url), nothing)
         asked = [seen.path.partition("?")[0] for seen in engine.requests]
-        assert (asked.count("/server_info"), asked.count("/metrics")) == (1, 3)
+        assert (asked.count("/server_info"), asked.count("/metrics")) == (1, 1 + FURTHER_CONNECTIONS)
 
 
 class Behind(ScriptedEngine):
@@ -107,7 +107,7 @@ class Behind(ScriptedEngine):
         pass
 
 
-@pytest.mark.parametrize("starts", [(1e9, 2e9), (1e9, 1e9, 2e9)])
+@pytest.mark.parametrize("starts", [(1e9, 2e9), (1e9, 1e9, 2e9), (*[1e9] * FURTHER_CONNECTIONS, 2e9)], ids=len)
 def test_several_processes_behind_one_url_are_refused_though_each_connection_stays_on_one(
     starts: tuple[float, ...],
 ) -> None:
@@ -118,7 +118,7 @@ def test_several_processes_behind_one_url_are_refused_though_each_connection_sta
 
     with Behind(*starts) as engine:
         assert "several engine processes answer behind" in with_fleet(reached(engine.url), reason)
-    with Behind(1e9, 1e9, 1e9, 2e9) as engine:
+    with Behind(*[1e9] * (1 + FURTHER_CONNECTIONS), 2e9) as engine:
         assert with_fleet(reached(engine.url), shown) == [engine.url]
 
 
