@@ -34,7 +34,7 @@ class Compared(enum.StrEnum):
 
     CONTENTS = "contents"
     NAMES = "names"  # they were read in different ways: which of them changed is not known
-    NOTHING = "nothing"  # of two formats, which call every tensor something else
+    NOTHING = "nothing"  # of two formats, or a model and an adapter: every tensor is another one
 
 
 class TensorChanges(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,9 +138,18 @@ def compare_adapters(old: Fingerprint, new: Fingerprint) -> AdapterChanges:
     )
 
 
+def are_of_one_kind(old: Fingerprint, new: Fingerprint) -> bool:
+    """Whether both sides are models of one format, or both are adapters.
+
+    A conversion renames every tensor, and an adapter has other tensors than its base, other settings and no text side.
+    """
+    are_adapters = [side.rule.name == ADAPTER_RULE for side in (old, new)]
+    return old.format is new.format and are_adapters[0] == are_adapters[1]
+
+
 def compare_tensors(old: Fingerprint, new: Fingerprint) -> TensorChanges:
-    """Which tensors differ; in names alone where the two sides were read in different ways, none of two formats."""
-    if old.format is not new.format:  # a conversion renames every tensor: names say nothing either
+    """Which tensors differ; in names alone where the two sides were read in different ways, none of two kinds."""
+    if not are_of_one_kind(old, new):  # names say nothing either
         return TensorChanges(added=(), removed=(), changed=(), renamed=(), compared=Compared.NOTHING)
     before, after = old.tensor_digests, new.tensor_digests
     if compare_digests(old.digests.weights, new.digests.weights) is Sameness.UNKNOWN:

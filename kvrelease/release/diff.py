@@ -11,6 +11,7 @@ from kvrelease.release.adapter_diff import adapter_notes, ungiven_adapters
 from kvrelease.release.comparison import (
     AdapterChanges,
     Sameness,
+    are_of_one_kind,
     compare_adapters,
     compare_tensors,
     parts_that_are,
@@ -23,6 +24,7 @@ from kvrelease.release.drift_figures import DriftReport
 from kvrelease.release.extra_files import changed_extra, compare_extra, extra_notes
 from kvrelease.release.file_changes import changed_code, changed_files, compare_releases
 from kvrelease.release.fingerprint import Fingerprint
+from kvrelease.release.impact import ADAPTER_RULE
 from kvrelease.release.kv_verdict import is_one_edition, judge_kv
 from kvrelease.release.notation import notation_notes
 from kvrelease.release.relayout import Relaid
@@ -55,23 +57,29 @@ def diff_fingerprints(
         parts["adapters"] = Sameness.UNKNOWN
         if not any(found is Sameness.CHANGED for name, found in parts.items() if name not in _BESIDE):
             parts["release"] = Sameness.UNKNOWN
-    if old.format is not new.format:
-        # Two formats store the tokenizer in two ways; of the text side only templates are one text in both.
-        parts |= {name: Sameness.UNKNOWN for name in _OF_ONE_FORMAT if parts[name] is Sameness.CHANGED}
-        if parts["template"] is Sameness.SAME and parts["release"] is Sameness.CHANGED:
+    is_one_kind = are_of_one_kind(old, new)
+    one_alone = ADAPTER_RULE in (old.rule.name, new.rule.name) and not is_one_kind
+    if one_alone:
+        parts["adapters"] = Sameness.UNKNOWN
+    if not is_one_kind:
+        # Two formats store the tokenizer in two ways; of the text side only templates are one text in both. An adapter
+        # has none of its own.
+        names = parts if old.format is new.format else _OF_ONE_FORMAT
+        parts |= {name: Sameness.UNKNOWN for name in names if parts[name] is Sameness.CHANGED}
+        if parts["template"] is not Sameness.CHANGED and parts["release"] is Sameness.CHANGED:
             parts["release"] = Sameness.UNKNOWN
     tensors = compare_tensors(old, new)
     if relaid is not None:
         tensors = msgspec.structs.replace(tensors, relaid=relaid)
     # Entries of two makings may differ in form alone.
-    config = compare_config(old, new) if is_one_edition(old, new) and old.format is new.format else ()
+    config = compare_config(old, new) if is_one_edition(old, new) and is_one_kind else ()
     if config and parts["config"] is Sameness.UNKNOWN:
         # Digests of two rules say nothing about each other; entries do.
         parts |= {"config": Sameness.CHANGED, "release": Sameness.CHANGED}
     changed = parts_that_are(Sameness.CHANGED, parts)
     text = compare_text(old, new, changed, texts)
-    code, files = changed_code(old, new), changed_files(old, new)
-    adapters = compare_adapters(old, new) if unsaid is None else AdapterChanges()
+    code, files = ((), ()) if one_alone else (changed_code(old, new), changed_files(old, new))
+    adapters = AdapterChanges() if one_alone or unsaid is not None else compare_adapters(old, new)
     kv = judge_kv(
         old,
         new,

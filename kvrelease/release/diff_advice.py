@@ -84,6 +84,16 @@ def _what_tells(found: Diff, old: Fingerprint, new: Fingerprint) -> str | None:
     bare = [side for side in sides if side.config is None]
     if alone:
         adapter = shlex.quote(alone[0].release.source)
+        if len(alone) == 1:
+            is_new = alone[0] is new
+            base = shlex.quote((old if is_new else new).release.source)
+            files = ("BASE.json", "WITH.json")
+            first, second = files if is_new else reversed(files)
+            return (
+                f"save the base alone and with its adapter, and compare those files: kvrelease fingerprint {base} -o "
+                f"BASE.json, kvrelease fingerprint {base} --adapter {adapter} -o WITH.json, then kvrelease diff "
+                f"{first} {second}"
+            )
         return (
             "save base and adapter together on both sides, and compare those files: kvrelease fingerprint BASE "
             f"--adapter {adapter} -o FILE.json"

@@ -12,7 +12,7 @@ from kvrelease import artifacts
 from kvrelease.errors import InputError, UsageError
 from kvrelease.keys import compute_model_fingerprint
 from kvrelease.release.adapted import with_adapters
-from kvrelease.release.comparison import AdapterChanges
+from kvrelease.release.comparison import AdapterChanges, Compared
 from kvrelease.release.diff import diff_fingerprints
 from kvrelease.release.diff_record import KvStatus
 from kvrelease.release.fingerprint import Fingerprint
@@ -235,6 +235,18 @@ def test_a_moved_base_invalidates_base_and_adapters(tmp_path: Path, base: Finger
     found = diff_fingerprints(old, new)
     assert (found.kv.status, found.kv.first_invalid_layer) == (KvStatus.INVALID, 1)
     assert found.adapters.changed == ("x",)
+
+
+def test_a_base_and_an_adapter_have_nothing_in_common_that_could_change(tmp_path: Path, base: Fingerprint) -> None:
+    alone = load_release(write_adapter(tmp_path / "v1"))
+    for pair, files in (((base, alone), "BASE.json WITH.json"), ((alone, base), "WITH.json BASE.json")):
+        found = diff_fingerprints(*pair)
+        assert (found.kv.status, found.changed, found.config, found.tokenizer) == (KvStatus.UNKNOWN, (), (), None)
+        assert (found.adapters, found.kv.notes, found.generation, found.templates) == (AdapterChanges(), (), (), ())
+        assert found.tensors.compared is Compared.NOTHING
+        assert {"release", "weights", "config", "adapters"} <= {*found.unknown}
+        assert "no change was seen; not known: the weights" in found.summary
+        assert found.advice[0].endswith(f"then kvrelease diff {files}")
 
 
 def test_an_adapter_alone_says_nothing_about_kv_even_if_it_did_not_change(tmp_path: Path) -> None:

@@ -190,7 +190,11 @@ def test_what_is_unknown_says_first_how_it_becomes_known() -> None:
             replaced(OLD, config=None, release=release),
             "give the model's directory, with its config.json: 'my model' is weights alone",
         ),
-        (replaced(OLD, rule=alone, release=release), "kvrelease fingerprint BASE --adapter 'my model' -o FILE.json"),
+        (
+            replaced(OLD, rule=alone, release=release),
+            "kvrelease fingerprint support -o BASE.json, kvrelease fingerprint support --adapter 'my model' -o "
+            "WITH.json, then kvrelease diff ",
+        ),
     ):
         for pair in ((OLD, other), (other, OLD)):
             found = diff_fingerprints(*pair)
