@@ -28,6 +28,21 @@ MIN_DEMO_REQUESTS = 60
 # 1 - 0.05 ** (1 / n)).
 DEFAULT_STALE_BELOW = 0.05
 
+# Settings of an engine that change KV's bytes or layout, by the names that its adapters tell them (docs/engines.md).
+RUNTIME_FIELDS = (
+    "engine",
+    "version",
+    "dtype",
+    "kv_cache_dtype",
+    "quantization",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "block_size",
+    "max_model_len",
+    "overrides",
+)
+RUNTIME_EXAMPLE = "`runtime: {engine: vllm, version: 0.32.0, dtype: bfloat16}`"
+
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -243,6 +258,8 @@ def _suggestion(message: str) -> str:
     where: type[Config | Production] = Production if "`$.production`" in message else Config
     names = [field.encode_name for field in msgspec.structs.fields(where)]
     found = re.search(r"unknown field `([^`]*)`", message)
+    if where is Config and found and found[1] in RUNTIME_FIELDS:
+        return f"put it under runtime:, as in {RUNTIME_EXAMPLE}"
     close = difflib.get_close_matches(found[1], names, n=1) if found else []
     return f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(names)}"
 

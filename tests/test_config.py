@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from kvrelease import config
-from kvrelease.config import Config, Production, api_key, load_config, option_defaults, parse_config, split_header
+from kvrelease.config import (
+    RUNTIME_EXAMPLE,
+    Config,
+    Production,
+    api_key,
+    load_config,
+    option_defaults,
+    parse_config,
+    split_header,
+)
 from kvrelease.errors import InputError, UsageError
 
 
@@ -87,6 +96,8 @@ def test_production_and_runtime_are_no_options() -> None:
     [
         ("modle: x", "did you mean 'model'?"),
         ("engine_url: [x]", "did you mean 'engine-url'?"),
+        ("version: 0.32.0", f"put it under runtime:, as in {RUNTIME_EXAMPLE}"),
+        ("{engine: vllm, block_size: 16}", f"put it under runtime:, as in {RUNTIME_EXAMPLE}"),
         ("production: {slat: x}", "did you mean 'salt'?"),
         ("production: {zzz: x}", "known keys: url, model, headers, body, salt"),
     ],

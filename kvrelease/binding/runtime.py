@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from kvrelease.config import RUNTIME_FIELDS
 from kvrelease.engines.base import EngineKind
 from kvrelease.errors import UsageError
 from kvrelease.release.canonical import digest_of
@@ -19,20 +20,6 @@ from kvrelease.release.runtime_spelling import one_spelling
 
 ALGORITHM = "kvrt0"
 UNDECLARED = "undeclared"
-
-# Settings that change KV's bytes or layout, by the names that the adapters of `engines/` tell them (docs/engines.md).
-KNOWN_FIELDS = (
-    "engine",
-    "version",
-    "dtype",
-    "kv_cache_dtype",
-    "quantization",
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "block_size",
-    "max_model_len",
-    "overrides",
-)
 
 UNDECLARED_WARNING = (
     "the runtime is undeclared: list engine, version, dtype, kv_cache_dtype … under runtime: in kvrelease.yaml, "
@@ -46,7 +33,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         digest: `kvrt0:` and 64 hex characters; None when nobody declared one.
         fields: what was declared.
-        unread: fields of `KNOWN_FIELDS` that were not.
+        unread: fields of `RUNTIME_FIELDS` that were not.
     """
 
     digest: str | None
@@ -69,7 +56,7 @@ def declared_runtime(fields: Mapping[str, str | int | float | bool]) -> Runtime:
     endian); booleans are `true` and `false`, numbers their shortest decimal form.
     """
     texts = {name: _text(value) for name, value in sorted(fields.items())}
-    unread = tuple(name for name in KNOWN_FIELDS if name not in texts)
+    unread = tuple(name for name in RUNTIME_FIELDS if name not in texts)
     if not texts:
         return Runtime(digest=None, fields={}, unread=unread)
     parts = [text.encode() for pair in texts.items() for text in pair]
@@ -87,7 +74,7 @@ def _text(value: str | float | bool) -> str:
 
 
 def unknown_field_warnings(fields: Iterable[str], *, source: str) -> tuple[str, ...]:
-    """A sentence for each declared field that is not one of `KNOWN_FIELDS`: a typo declares nothing.
+    """A sentence for each declared field that is not one of `RUNTIME_FIELDS`: a typo declares nothing.
 
     Args:
         fields: names of those that were declared.
@@ -95,8 +82,8 @@ def unknown_field_warnings(fields: Iterable[str], *, source: str) -> tuple[str, 
     """
     warnings = []
     for name in fields:
-        if name not in KNOWN_FIELDS:
-            close = difflib.get_close_matches(name, KNOWN_FIELDS, n=1)
+        if name not in RUNTIME_FIELDS:
+            close = difflib.get_close_matches(name, RUNTIME_FIELDS, n=1)
             meant = f" (did you mean {close[0]}?)" if close else ""
             warnings.append(
                 f"{source}: runtime.{name} is no field that kvrelease knows{meant}: it counts as it is written, and is "

@@ -10,8 +10,8 @@ import msgspec
 
 from kvrelease.absent import next_step
 from kvrelease.artifacts import MAX_ARTIFACT_BYTES
-from kvrelease.binding.runtime import KNOWN_FIELDS, UNDECLARED, declared_runtime, unknown_field_warnings
-from kvrelease.config import parse_config
+from kvrelease.binding.runtime import UNDECLARED, declared_runtime, unknown_field_warnings
+from kvrelease.config import RUNTIME_EXAMPLE, RUNTIME_FIELDS, parse_config
 from kvrelease.errors import DamagedFile, InputError, NotFound, UsageError
 from kvrelease.release.runtime_change import RuntimeChange, StatedRuntime, compare_runtimes
 
@@ -60,7 +60,7 @@ def compare_runtime_files(old: Path | None, new: Path | None, *, warn: Callable[
         warning for side in sides for warning in unknown_field_warnings(side.fields, source=side.source)
     ):
         warn(warning)
-    return compare_runtimes(*stated, known_fields=KNOWN_FIELDS)
+    return compare_runtimes(*stated, known_fields=RUNTIME_FIELDS)
 
 
 def read_stated_runtime(path: Path) -> StatedRuntime:
@@ -102,7 +102,7 @@ def _from_yaml(data: bytes, path: Path) -> StatedRuntime:
     if not runtime.fields:
         raise UsageError(
             f"reading the runtime in {path}: it declares none",
-            hint="write it under runtime:, as in `runtime: {engine: vllm, version: 0.32.0, dtype: bfloat16}`",
+            hint=f"write it under runtime:, as in {RUNTIME_EXAMPLE}",
         )
     return StatedRuntime(source=str(path), fields=runtime.fields, name=runtime.name)
 

@@ -5,7 +5,6 @@ import itertools
 import pytest
 
 from kvrelease.binding.runtime import (
-    KNOWN_FIELDS,
     UNDECLARED,
     Runtime,
     declared_runtime,
@@ -13,6 +12,7 @@ from kvrelease.binding.runtime import (
     require_agreement,
     unknown_field_warnings,
 )
+from kvrelease.config import RUNTIME_FIELDS
 from kvrelease.engines.base import EngineKind
 from kvrelease.errors import UsageError
 
@@ -55,12 +55,12 @@ def test_a_name_fits_a_namespace() -> None:
 
 
 def test_nothing_declared_is_undeclared_and_lists_everything_as_unread() -> None:
-    assert declared_runtime({}) == Runtime(digest=None, fields={}, unread=KNOWN_FIELDS)
+    assert declared_runtime({}) == Runtime(digest=None, fields={}, unread=RUNTIME_FIELDS)
     assert declared_runtime({}).name == UNDECLARED
 
 
 def test_what_was_not_declared_is_listed() -> None:
-    assert set(declared_runtime(FIELDS).unread) == set(KNOWN_FIELDS) - set(FIELDS)
+    assert set(declared_runtime(FIELDS).unread) == set(RUNTIME_FIELDS) - set(FIELDS)
 
 
 def test_values_are_written_as_an_engine_tells_them() -> None:

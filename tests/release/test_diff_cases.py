@@ -12,8 +12,8 @@ import numpy as np
 
 from kvrelease import artifacts
 from kvrelease.artifacts import Verdict
-from kvrelease.binding.runtime import KNOWN_FIELDS
 from kvrelease.binding.runtime_file import read_stated_runtime
+from kvrelease.config import RUNTIME_FIELDS
 from kvrelease.release.adapted import with_adapters
 from kvrelease.release.diff import diff_fingerprints, diff_verdict
 from kvrelease.release.diff_record import Diff, KvStatus
@@ -54,7 +54,7 @@ def runtimes(tmp_path: Path, old: str, new: str) -> RuntimeChange:
     for name, fields in (("old", old), ("new", new)):
         (tmp_path / f"{name}.yaml").write_text(f"runtime: {{{fields}}}\n")
     sides = [read_stated_runtime(tmp_path / f"{name}.yaml") for name in ("old", "new")]
-    return compare_runtimes(*sides, known_fields=KNOWN_FIELDS)
+    return compare_runtimes(*sides, known_fields=RUNTIME_FIELDS)
 
 
 def under(release: Path, runtime: RuntimeChange) -> Diff:
