@@ -11,6 +11,7 @@ import datetime
 import enum
 import errno
 import os
+import shlex
 import stat
 import tempfile
 from pathlib import Path
@@ -171,7 +172,7 @@ def from_json(data: bytes, artifact: type[A], *, source: str, hint: str | None =
     if envelope.kind != expected:
         raise DamagedFile(
             f"reading {source} as {expected}: it is a {envelope.kind} artifact",
-            hint=f"give a {expected} artifact, as --output writes it",
+            hint=_how_to_get(expected, data),
         )
     newest = schema_of(artifact)
     if envelope.schema > newest:
@@ -184,6 +185,21 @@ def from_json(data: bytes, artifact: type[A], *, source: str, hint: str | None =
         return msgspec.json.decode(data, type=artifact)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedFile(f"reading {source} as {expected}: {error}", hint=again) from error
+
+
+class _OfRelease(msgspec.Struct, frozen=True, kw_only=True):
+    release: ReleaseRef
+
+
+def _how_to_get(kind: str, data: bytes) -> str:
+    """How to get an artifact of that kind, where `data` is one of another kind."""
+    if kind != "kvrelease/fingerprint":
+        return f"give a {kind} artifact, as --output writes it"
+    try:
+        source = shlex.quote(msgspec.json.decode(data, type=_OfRelease).release.source)
+    except msgspec.MsgspecError:
+        source = "MODEL"
+    return f"give the model, or its fingerprint: kvrelease fingerprint {source} -o FILE.json writes one"
 
 
 def read(path: Path, artifact: type[A]) -> A:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 from kvrelease.absent import next_step
-from kvrelease.cli.console import say_error
+from kvrelease.cli.console import say, say_error
 from kvrelease.cli.streams import abandon, put
 from kvrelease.errors import ExitCode, InputError, UsageError, worst
 
@@ -95,7 +95,8 @@ def deliver(
 
     Args:
         artifact: the result.
-        page: makes its document; called for text and Markdown only.
+        page: makes its document; called for text and Markdown, and for the line that a log gets where a result that is
+            not good goes into a file.
         wanted: `--format`.
         output: `--output`. Where it cannot be written, the result goes to stdout instead: measuring it may have taken
             an hour.
@@ -114,6 +115,8 @@ def deliver(
             say_error(error)
             code = worst((code, error.exit_code))
         else:
+            if code in (ExitCode.FAILED, ExitCode.INCONCLUSIVE):
+                say(_in_one_line(page(), output))
             return code
     try:
         _print(text)
@@ -121,6 +124,16 @@ def deliver(
         say_error(error)
         code = worst((code, error.exit_code))
     return code
+
+
+def _in_one_line(page: Document, output: Path) -> str:
+    """Why the run ends as it does, for whoever has only its log."""
+    from kvrelease.printable import printable  # noqa: PLC0415 - late, as above
+    from kvrelease.report.document import Verdict  # noqa: PLC0415
+
+    verdict = next((block for block in page.blocks if isinstance(block, Verdict)), None)
+    told = page.title if verdict is None else f"{verdict.word.text}  {verdict.reason}"
+    return printable(f"{told} Written to {output}")
 
 
 def save(artifact: Artifact, path: Path, *, follows_links: bool = True) -> ExitCode:

@@ -50,6 +50,19 @@ def test_every_part_that_is_asked_about_counts_and_the_worst_answer_wins(
     assert kv("diff", "old", "new").code == code
 
 
+@pytest.mark.parametrize("suffix", ["json", "md", "txt"])
+def test_a_result_in_a_file_leaves_one_line_in_the_log_where_it_fails(
+    kv: Kv, pair: tuple[Path, Path], suffix: str
+) -> None:
+    good = kv("diff", "old", "new", "--fail-on", "kv", "-o", f"d.{suffix}")
+    assert (good.code, good.out, good.err) == (0, "", "")
+    write_release(pair[1], tensors(1))
+    bad = kv("diff", "old", "new", "--fail-on", "kv", "-o", f"d.{suffix}")
+    assert (bad.code, bad.out) == (1, "")
+    assert bad.err.startswith("INVALID  Old KV is invalid from layer 0 on: ")
+    assert bad.err.endswith(f" tensors changed. Written to d.{suffix}\n")
+
+
 def test_a_runtime_that_nobody_named_is_not_known(kv: Kv, pair: tuple[Path, Path]) -> None:
     assert kv("diff", "old", "new", "--fail-on", "runtime").code == 3
     assert kv("diff", "old", "new").code == 0
@@ -182,6 +195,16 @@ def test_a_namespace_of_no_declared_runtime_leaves_old_kv_unknown(kv: Kv, releas
         text = " ".join(found.out.split())
         assert "whether the runtime changed is not known: undeclared.json declares none" in text
         assert "What to do - state engine, version" in text
+
+
+def test_a_namespace_in_place_of_a_fingerprint_says_how_to_get_one(kv: Kv, releases: Releases) -> None:
+    kv("namespace", releases.new, "--engine", "vllm", "-o", "ns.json")
+    result = kv("diff", "ns.json", releases.new)
+    assert result.code == 4
+    source = json.loads(releases.new.read_text())["release"]["source"]
+    assert f"next: give the model, or its fingerprint: kvrelease fingerprint {source} -o FILE.json writes one" in (
+        result.err
+    )
 
 
 def test_a_runtime_of_which_only_a_typo_is_stated_is_not_known(kv: Kv, releases: Releases, workdir: Path) -> None:
