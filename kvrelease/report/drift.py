@@ -61,8 +61,15 @@ def _figures(moved: Drift | LayerDrift) -> tuple[str, ...]:
         _figure(moved.relative),
         number(moved.cosine, digits=8),
         _figure(moved.largest),
-        "?" if moved.changed is None else f"{moved.changed:.2%}",
+        _changed(moved.changed),
     )
+
+
+def _changed(elements: float | None) -> str:
+    """A share in percent; not known is a question mark, and none is zero alone."""
+    if elements is None:
+        return "?"
+    return "under 0.01%" if 0 < elements < 0.0001 else f"{elements:.2%}"
 
 
 def _figure(value: float | None) -> str:

@@ -139,3 +139,12 @@ def long_pages() -> dict[str, tuple[Artifact, int]]:
 def test_no_page_leaves_anything_out_without_a_word(what: str, render: Callable[..., str]) -> None:
     artifact, shown = long_pages()[what]
     assert f"and {30 - shown} more (all of them in --format json)" in " ".join(render(page_of(artifact)).split())
+
+
+@pytest.mark.parametrize(
+    ("changed", "shown"), [(None, "?"), (0.0, "0.00%"), (576 / 134_515_008, "under 0.01%"), (0.0001, "0.01%")]
+)
+def test_a_share_of_changed_elements_is_never_rounded_to_zero(changed: float | None, shown: str) -> None:
+    moved = next(drift for drift in builders.diff_with_drift().drift if drift.status is DriftStatus.MEASURED)
+    page = render_text(page_of(builders.diff(drift=(msgspec.structs.replace(moved, changed=changed),))))
+    assert page.count(f"  {shown}\n") == 1
