@@ -13,16 +13,18 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from kvrelease.errors import DamagedFile, InputError, NotFound, UnsupportedRelease
 from kvrelease.printable import listed
+from kvrelease.release.model_config import CONFIG_NAME
 from kvrelease.release.release_file import FileRole, ReleaseFile, release_file
 from kvrelease.release.safetensors import read_safetensors
 from kvrelease.release.shard_index import CONSOLIDATED_INDEX_NAME, INDEX_NAME, read_weight_map
-from kvrelease.release.source import Source, SourceFile
+from kvrelease.release.source import HUB_PREFIX, Source, SourceFile
 from kvrelease.release.weights import SAFETENSORS_SUFFIX, WeightFile
 
 SINGLE_NAME = "model.safetensors"
@@ -123,7 +125,7 @@ def _read_directory(source: Source) -> Checkpoint:
         own = _read_consolidated(source, names, consolidated)
         usual = own if usual is None else _both_layouts(usual, own)
     if usual is None:
-        raise _nothing_to_load(source.where, names)
+        raise _nothing_to_load(source, names)
     extra, notes = unread_weights(source, names, [weights.file.name for weights in usual.files])
     return msgspec.structs.replace(usual, other_files=(*usual.other_files, *extra), warnings=(*usual.warnings, *notes))
 
@@ -175,7 +177,8 @@ def _read_consolidated(source: Source, names: Sequence[str], consolidated: Seque
     return Checkpoint(files=files, other_files=(), warnings=())
 
 
-def _nothing_to_load(where: str, names: Sequence[str]) -> NotFound | UnsupportedRelease:
+def _nothing_to_load(source: Source, names: Sequence[str]) -> NotFound | UnsupportedRelease:
+    where = source.where
     if "adapter_config.json" in names or any(name.startswith("adapter_model") for name in names):
         return UnsupportedRelease(
             f"reading {where}: it holds a LoRA adapter without its base model",
@@ -186,6 +189,16 @@ def _nothing_to_load(where: str, names: Sequence[str]) -> NotFound | Unsupported
         return UnsupportedRelease(
             f"reading {where}: it holds no safetensors, only pickles ({listed(others)}); nothing is ever unpickled",
             hint="convert it: load it with transformers where you trust it, and save_pretrained() the model",
+        )
+    if not names and (below := source.names_below()):
+        folders = sorted({name.rpartition("/")[0] for name in below})
+        models = [folder for folder in folders if f"{folder}/{CONFIG_NAME}" in below] or folders
+        # A sub-folder of a model on the Hub has no address of its own.
+        address = shlex.quote(f"{where.rstrip('/')}/{models[0]}")
+        example = "" if where.startswith(HUB_PREFIX) else f", as in {address}"
+        return NotFound(
+            f"reading {where}: it holds no files, only directories: {listed(models)}",
+            hint=f"give the one that holds config.json and the weights{example}",
         )
     if not names:
         return NotFound(f"reading {where}: the directory is empty", hint="give the directory that holds config.json")

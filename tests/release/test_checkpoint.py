@@ -276,6 +276,16 @@ def test_directory_without_weights_says_what_it_holds(
         read_checkpoint(open_source(tmp_path))
 
 
+def test_a_directory_of_models_is_not_called_empty(tmp_path: Path) -> None:
+    (tmp_path / "a-notes").mkdir()
+    (tmp_path / "a-notes" / "README.md").write_bytes(b"x")
+    for name in ("v1", "v2"):
+        write_release(tmp_path / name)
+    with pytest.raises(NotFound, match=r"it holds no files, only directories: 'v1', 'v2'$") as caught:
+        read_checkpoint(open_source(tmp_path))
+    assert caught.value.hint == f"give the one that holds config.json and the weights, as in {tmp_path / 'v1'}"
+
+
 def test_no_such_directory(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no such file"):
         read_checkpoint(open_source(tmp_path / "absent"))
