@@ -79,8 +79,15 @@ def read_stated_runtime(path: Path) -> StatedRuntime:
         data = _read(path)
     except FileNotFoundError as error:
         raise NotFound(f"reading the runtime in {path}: no such file", hint=next_step(path)) from error
+    except IsADirectoryError as error:
+        raise InputError(
+            f"reading the runtime in {path}: it is a directory",
+            hint="give the file in it that states a runtime: a saved artifact (.json), or YAML with runtime:",
+        ) from error
     except OSError as error:
-        raise InputError(f"reading the runtime in {path}: {error.strerror or error}") from error
+        raise InputError(
+            f"reading the runtime in {path}: {error.strerror or error}", hint="give a file that you may read"
+        ) from error
     if len(data) > MAX_ARTIFACT_BYTES:
         raise DamagedFile(f"reading the runtime in {path}: more than {MAX_ARTIFACT_BYTES} bytes, which no artifact has")
     if path.suffix.lower() in (".yaml", ".yml"):

@@ -80,7 +80,14 @@ def require_writable(path: Path, *, option: str, follows_links: bool = True) -> 
         return  # a device or a pipe, written to and not replaced
     directory = path.resolve().parent if follows_links else directory
     if not os.access(directory, os.W_OK):
-        raise UsageError(f"{option} {path}: nothing can be written to {directory}", hint="name another directory")
+        raise UsageError(f"{option} {path}: nothing can be written to {directory}", hint=_elsewhere(option))
+
+
+def _elsewhere(option: str) -> str:
+    """Where else to write; what is published lies beside the weights or nowhere."""
+    if option == "--publish":
+        return "run it as who may write there, or keep the fingerprint elsewhere: --output FILE in place of --publish"
+    return "name another directory"
 
 
 def deliver(

@@ -238,6 +238,18 @@ def test_a_file_that_states_no_runtime_is_told_before_anything_is_hashed(
     assert file in result.errors[0]
 
 
+def test_a_directory_in_place_of_a_runtime_says_what_to_give(kv: Kv, workdir: Path) -> None:
+    result = kv("diff", "nowhere", "nowhere", "--old-runtime", ".", "--new-runtime", ".")
+    assert result.code == 4
+    assert "it is a directory" in result.errors[0]
+    assert "next: give the file in it that states a runtime" in result.err
+
+
+def test_two_equal_paths_are_told(kv: Kv, releases: Releases) -> None:
+    assert f"note: OLD and NEW are the same: {releases.new}\n" in kv("diff", releases.new, releases.new).err
+    assert "are the same" not in kv("diff", releases.old, releases.new).err
+
+
 @pytest.mark.parametrize(("given", "wanted"), [("--old-runtime", "--new-runtime"), ("--new-runtime", "--old-runtime")])
 def test_one_runtime_alone_compares_nothing_and_is_refused(kv: Kv, given: str, wanted: str) -> None:
     result = kv("diff", "nowhere", "nowhere", given, "nothing.yaml")

@@ -213,6 +213,7 @@ def test_a_directory_that_cannot_be_written_is_refused(model: Path) -> None:
         )
     assert done.returncode == 2, done.stderr
     assert "--publish m/kvrelease.json: nothing can be written to" in done.stderr
+    assert "--output FILE in place of --publish" in done.stderr
 
 
 NOT_UTF8 = os.fsdecode(b"m\xff")

@@ -33,8 +33,15 @@ class FailOn(enum.StrEnum):
 
 
 def diff(
-    old: Annotated[str, typer.Argument(metavar="OLD", help="Model directory or file, or a saved fingerprint.")],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="Model directory or file, or a saved fingerprint.")],
+    old: Annotated[
+        str,
+        typer.Argument(
+            metavar="OLD",
+            help="The release before: a model directory or file, an adapter, a saved fingerprint, "
+            "hf:org/name@revision, or one in an object store (s3://, gs://).",
+        ),
+    ],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The one after, likewise.")],
     *,
     fail_on: Annotated[
         list[FailOn] | None,
@@ -74,7 +81,8 @@ def diff(
     """Say what changed between two releases, and whether the old KV cache is still valid.
 
     KV is made by weights and engine: with --old-runtime and --new-runtime the fields that differ are named, and old KV
-    is invalid where one does. Without them only the releases are compared, and the page says so.
+    is invalid where one does. Without them only the releases are compared, and the page says so; runtime: in
+    kvrelease.yaml is for what is served, so name the file for each side.
 
     Example: kvrelease diff ./models/v1.2 ./models/v1.3 --fail-on kv
     """
@@ -102,6 +110,8 @@ def diff(
         result, ending = last_of(steps)
     for warning in warnings:
         console.say_warning(warning)
+    if old == new:
+        console.say_note(f"OLD and NEW are the same: {old}")
     asked = [exit_code(verdict=diff_verdict(result, part=part)) for part in fail_on or ()]
     code = worst((*asked, ending))
     return deliver(result, lambda: diff_document(result), wanted=form, output=output, code=code)
