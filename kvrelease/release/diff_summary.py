@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from kvrelease.printable import listed
 from kvrelease.release.diff_record import Diff, KvStatus
+from kvrelease.release.file_changes import FileEdit
 from kvrelease.release.kv_reasons import all_names, count_of
 from kvrelease.release.relayout import relaid_phrase
 from kvrelease.release.runtime_change import RuntimeStatus
@@ -59,7 +60,8 @@ def _condition(found: Diff) -> str:
 
 def _changes(found: Diff) -> str:
     """What changed, in a few words, and what was not compared."""
-    what = []
+    what: list[str] = []
+    came: list[str] = []  # or went: that is no change of what stayed
     phrase = relaid_phrase(found.tensors.relaid, renamed=len(found.tensors.renamed))
     if names := all_names(found.tensors):
         what.append(count_of(len(names), "tensor"))
@@ -70,21 +72,26 @@ def _changes(found: Diff) -> str:
     if len(found.files) > _FILES_SHOWN:
         what.append(f"{len(found.files)} files beside config.json")
     else:
-        what += [f"{one.name}{_few(one.values)}" for one in found.files]
+        what += [f"{one.name}{_few(one.values)}" for one in found.files if one.edit is FileEdit.CHANGED]
+        came += [one.described for one in found.files if one.edit is not FileEdit.CHANGED]
     if found.code:
         what.append("code that the release brings")
     if "extra" in found.changed:
         what.append(_EXTRA)
     what += _text_side(found)
-    if found.adapters.count:
-        what.append(count_of(found.adapters.count, "adapter"))
-    if not what and phrase:
+    if found.adapters.changed:
+        what.append(count_of(len(found.adapters.changed), "adapter"))
+    for names, edit in ((found.adapters.added, FileEdit.ADDED), (found.adapters.removed, FileEdit.REMOVED)):
+        if names:
+            came.append(f"{count_of(len(names), 'adapter')} {'was' if len(names) == 1 else 'were'} {edit}")
+    if not what and not came and phrase:
         return phrase
     unsaid = [_UNSAID.get(part, f"the {part}") for part in found.unknown if part not in ("release", "kv")]
     rest = f"; not known: {_and(unsaid)}" if unsaid else ""
-    if not what:
+    if not what and not came:
         return f"no change was seen{rest}" if found.unknown else "nothing that counts changed"
-    return f"{_and(what)} changed{f'; {phrase}' if phrase else ''}{rest}"
+    told = "; ".join((*([f"{_and(what)} changed"] if what else []), *came, *([phrase] if phrase else [])))
+    return f"{told}{rest}"
 
 
 def _text_side(found: Diff) -> list[str]:

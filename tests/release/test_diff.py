@@ -11,11 +11,13 @@ import pytest
 from kvrelease import artifacts
 from kvrelease.artifacts import JsonObject, ReleaseRef, Verdict
 from kvrelease.release.adapter import AdapterDigest
-from kvrelease.release.comparison import Compared, Renamed, TensorChanges
+from kvrelease.release.comparison import AdapterChanges, Compared, Renamed, TensorChanges
 from kvrelease.release.content import Format
 from kvrelease.release.diff import diff_fingerprints, diff_verdict
 from kvrelease.release.diff_record import ConfigChange, Diff, KvImpact, KvStatus
+from kvrelease.release.diff_summary import summarise
 from kvrelease.release.digests import config_digest, kv_digests
+from kvrelease.release.file_changes import FileChange, FileEdit
 from kvrelease.release.fingerprint import Fingerprint
 from kvrelease.release.impact import ADAPTER_RULE, rule_for
 from kvrelease.release.mode import Mode
@@ -51,6 +53,18 @@ def test_valid_kv_has_its_condition_in_the_first_line_unless_the_runtimes_are_th
     assert diff_fingerprints(OLD, other).summary == (
         f"{STAYS_VALID}, but prompts or answers may differ: the chat template changed."
     )
+
+
+def test_what_came_or_went_is_not_called_changed_in_the_first_line() -> None:
+    edits = (("a.json", FileEdit.ADDED), ("b.json", FileEdit.CHANGED), ("c.json", FileEdit.REMOVED))
+    files = tuple(FileChange(name=name, edit=edit) for name, edit in edits)
+    adapters = AdapterChanges(added=("x", "y"), removed=("z",))
+    found = msgspec.structs.replace(diff_fingerprints(OLD, OLD), files=files[:2], adapters=adapters)
+    assert summarise(found) == (
+        f"{STAYS_VALID}: b.json changed; a.json was added; 2 adapters were added; 1 adapter was removed."
+    )
+    found = msgspec.structs.replace(diff_fingerprints(OLD, OLD), files=files[2:])
+    assert summarise(found) == f"{STAYS_VALID}: c.json was removed."
 
 
 def test_final_norm_alone_keeps_old_kv_valid() -> None:
