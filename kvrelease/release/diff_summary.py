@@ -81,9 +81,9 @@ def _changes(found: Diff) -> str:
     what += _text_side(found)
     if found.adapters.changed:
         what.append(count_of(len(found.adapters.changed), "adapter"))
-    for names, edit in ((found.adapters.added, FileEdit.ADDED), (found.adapters.removed, FileEdit.REMOVED)):
-        if names:
-            came.append(f"{count_of(len(names), 'adapter')} {'was' if len(names) == 1 else 'were'} {edit}")
+    for adapters, edit in ((found.adapters.added, FileEdit.ADDED), (found.adapters.removed, FileEdit.REMOVED)):
+        if adapters:
+            came.append(f"{count_of(len(adapters), 'adapter')} {'was' if len(adapters) == 1 else 'were'} {edit}")
     if not what and not came and phrase:
         return phrase
     unsaid = [_UNSAID.get(part, f"the {part}") for part in found.unknown if part not in ("release", "kv")]
