@@ -53,7 +53,9 @@ def test_an_upgrade_with_other_weights_answers_otherwise_and_names_no_other_tens
 )
 def test_an_upgrade_without_other_weights_changes_no_tensor(upgrade: Upgrade, lab: Laboratory) -> None:
     made = lab.upgraded(upgrade)
-    assert [name for names in made.diff["tensors"].values() for name in names] == []
+    tensors = made.diff["tensors"]
+    assert tensors["compared"] == "contents"
+    assert not any(names for kind, names in tensors.items() if kind != "compared")
     assert "weights" not in made.diff["changed"]
     assert made.finding.answers_differ == (upgrade.answer == "invalid")
 
