@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -163,8 +164,13 @@ EDGES = {"asyncio", "httpx", "os", "pathlib", "socket", "subprocess", "sqlalchem
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-def imports_of(path: Path, *, at_import: bool = False) -> Iterator[tuple[str, int]]:
+@functools.cache  # dozens of tests ask for all modules
+def imports_of(path: Path, *, at_import: bool = False) -> tuple[tuple[str, int], ...]:
     """(dotted module, line) of every import; with `at_import` only those that run when the module is imported."""
+    return tuple(_imports(path, at_import=at_import))
+
+
+def _imports(path: Path, *, at_import: bool) -> Iterator[tuple[str, int]]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     typing_only = {
         id(inner)
@@ -198,7 +204,7 @@ def part_of(path: Path) -> str:
 def test_imports_go_one_way(path: Path) -> None:
     part = part_of(path)
     if part == "__init__":
-        assert not list(imports_of(path))
+        assert not imports_of(path)
         return
     for module, line in imports_of(path):
         names = module.split(".")
