@@ -48,7 +48,6 @@ class Proof:
     ) -> None:
         self._observer = replica.observer
         self._has_salt = replica.identity.capabilities.has_salt
-        self._tokens = replica.tokens or {}
         self._sender = sender
         self._requests = requests
         self._note = note
@@ -114,7 +113,7 @@ class Proof:
                 return
 
     async def _tried(self, request: Request, prompt_id: str) -> Leg | None:
-        leg = await self._sender.tried(request, tokens=self._tokens.get(prompt_id), prompt_id=prompt_id)
+        leg = await self._sender.tried(request, prompt_id=prompt_id)
         self._heard()
         return leg
 

@@ -40,6 +40,7 @@ class Sender:
 
     def __init__(self, replica: Replica, *, pace: Pace, allows: Callable[[int], bool], replicas: int) -> None:
         self._observer = replica.observer
+        self._tokens = replica.tokens or {}
         self._pace = pace
         self._allows = allows
         self._poll_s = max(QUEUE_POLL_S, _POLL_SHARE_S * replicas)
@@ -131,21 +132,19 @@ class Sender:
                 return
             self._pace.queued(waiting, at_s=time.monotonic())
 
-    async def tried(
-        self, request: Request, *, tokens: tuple[int, ...] | None = None, prompt_id: str | None = None
-    ) -> Leg | None:
+    async def tried(self, request: Request, *, prompt_id: str | None = None) -> Leg | None:
         """The leg of a request; None where it got no proper answer, and the run has errors left.
 
         Args:
             request: what to send.
-            tokens: its token ids, where they are known.
-            prompt_id: of the prompt that it stands for; None for one of our own.
+            prompt_id: of the prompt of the set that it is, whose token ids are known; None for one of our own.
 
         Raises:
             PromptTooLong: it does not fit the engine's context.
             ServiceError: more requests got no proper answer than may.
         """
         sent_s = time.monotonic()
+        tokens = None if prompt_id is None else self._tokens.get(prompt_id)
         try:
             leg = await self._answered(request, tokens=tokens)
         except ServiceError as error:

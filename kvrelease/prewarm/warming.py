@@ -19,12 +19,7 @@ from kvrelease.prewarm.journal import Journal, Past
 from kvrelease.prewarm.order import Schedule
 from kvrelease.prewarm.pace import AUTO_CAP, Pace
 from kvrelease.prewarm.planning import Planned
-from kvrelease.prewarm.proof import (
-    Tally,
-    foreign_of,
-    percentiles,
-    sample,
-)
+from kvrelease.prewarm.proof import Tally, foreign_of, percentiles, sample
 from kvrelease.prewarm.proving import Proof
 from kvrelease.prewarm.result import ControlResult, Limits, ReplicaResult
 from kvrelease.prewarm.sending import Sender, computed_tokens
@@ -88,7 +83,6 @@ class Warming:
         self._requests = planned.requests
         self._cost_tokens = planned.cost_tokens
         self._without_numbers = planned.without_numbers
-        self._tokens = replica.tokens or {}
         self._terms = terms
         self._flushing = flushing
         self._journal = journal
@@ -232,11 +226,6 @@ class Warming:
     def _allows(self, errors: int) -> bool:
         return self._terms.limits.allows_errors(errors, planned=len(self.plan.order))
 
-    async def _tried(self, request: Request, *, prompt_id: str | None = None) -> Leg | None:
-        """As `Sender.tried`; of a prompt of the set the token ids are known."""
-        tokens = None if prompt_id is None else self._tokens.get(prompt_id)
-        return await self._sender.tried(request, tokens=tokens, prompt_id=prompt_id)
-
     async def _flow(self, take: Callable[[], str | None], *, into: Tally, is_planned: bool = False) -> None:
         """Sends what `take` gives, until it gives nothing and all came back."""
 
@@ -286,7 +275,7 @@ class Warming:
         is_late = not is_planned and self._sender.is_failed(prompt_id)
         leg: Leg | None = None
         try:
-            leg = await self._tried(self._on_its_slot(prompt_id), prompt_id=prompt_id)
+            leg = await self._sender.tried(self._on_its_slot(prompt_id), prompt_id=prompt_id)
         except PromptTooLong:
             self._skipped[prompt_id] = None
         finally:
@@ -344,20 +333,20 @@ class Warming:
         )
         numbers = self.plan.numbers
         to_slot = msgspec.structs.replace(request, slot=numbers.for_control(self._resumed))
-        first = await self._tried(to_slot)
+        first = await self._sender.tried(to_slot)
         if first is None or (first.hits_mostly and first.observation.retries):
             return None
         between = numbers.beside_control(sent, resumed=self._resumed)
         if between is not None:
-            beside = await self._tried(self._requests[between], prompt_id=between)
+            beside = await self._sender.tried(self._requests[between], prompt_id=between)
             if beside is None:
                 return None
             self._touched.add(beside)
             self._watch.answered(self.name)
-        again = await self._tried(to_slot)
+        again = await self._sender.tried(to_slot)
         if again is not None and between is not None and again.hits_mostly is False:
             self._do_without_numbers(sent)
-            again = await self._tried(request)
+            again = await self._sender.tried(request)
         if again is None:
             return None
         told = first if first.hits_mostly else again
