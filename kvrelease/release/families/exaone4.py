@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.release.families.family import Family, Reach
+from kvrelease.release.families.family import Family
 from kvrelease.release.families.heads import derive_heads
 from kvrelease.release.families.layer_types import derive_layer_types
-from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, QK_NORMS, gated_mlp
+from kvrelease.release.families.parts import ATTENTION, FUSED_QUERY, POST_NORMS, QK_NORMS, gated_mlp
 from kvrelease.release.families.pretrained import AFFECTING_KEYS, CONFIG_DEFAULTS, HARMLESS_KEYS
 
 _TYPES: Mapping[str, JsonObject] = {
@@ -54,12 +54,7 @@ def _derive(entries: JsonObject) -> None:
 EXAONE4 = Family(
     rule="exaone4.1",
     types=_TYPES,
-    # No norm before attention: K and V are made of the layer's input itself.
-    norms={
-        **QK_NORMS,
-        "post_attention_layernorm": Reach.NEXT,
-        "post_feedforward_layernorm": Reach.NEXT,
-    },
+    norms={**QK_NORMS, **POST_NORMS},
     projections={**ATTENTION, **gated_mlp()},
     fused=FUSED_QUERY,
     harmless=HARMLESS_KEYS,

@@ -18,6 +18,11 @@ SANDWICH_NORMS: Mapping[str, Reach] = {
     "pre_feedforward_layernorm": Reach.NEXT,
     "post_feedforward_layernorm": Reach.NEXT,
 }
+# A layer that normalises after each of its halves, and not before: K and V are made of the layer's input itself.
+POST_NORMS: Mapping[str, Reach] = {
+    "post_attention_layernorm": Reach.NEXT,
+    "post_feedforward_layernorm": Reach.NEXT,
+}
 ATTENTION: Mapping[str, Reach] = {
     "self_attn.k_proj": Reach.OWN,
     "self_attn.v_proj": Reach.OWN,
