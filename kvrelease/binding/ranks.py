@@ -60,10 +60,10 @@ def rank_fault(replica: Replica, proof: RankProof | None) -> Fault | None:
         case None | RankProof.PROVEN:
             return None
         case RankProof.IGNORED:
-            message = f"{shown}: requests for a rank do not reach it, by the counters of the ranks"
+            message = "requests for a rank do not reach it, by the counters of the ranks"
             hint = "a proxy may drop X-data-parallel-rank; give each rank a URL of its own, or --data-parallel off"
         case RankProof.UNPROVEN:
-            message = f"{shown}: it is not proven that requests for this rank reach it"
+            message = "it is not proven that requests for this rank reach it"
             hint = "open /metrics, and run while no other traffic is on the engine"
     return Fault(where=shown, exit_code=int(ExitCode.INCONCLUSIVE), message=message, hint=hint)
 

@@ -11,6 +11,9 @@ from kvrelease.prewarm.plan import Plan
 from kvrelease.prewarm.proof import is_likely_warm
 from kvrelease.prewarm.result import Limits, ReplicaResult
 
+# Each block of a plan is computed once, by one cache; real vLLM measured at 1.00, with half the room too
+# (docs/benchmarks.md), two engines behind a random balancer at 1.3. A share for a block or two of a small plan.
+MAX_OVER_BOUND = 1.05
 # Where an engine names no causes of its own.
 _MISS_CAUSES = ("prefix caching is off", "a router sends the two to different caches", "a gateway changes the prompt")
 
@@ -132,6 +135,13 @@ def _open_questions(one: ReplicaResult, *, plan: Plan, limits: Limits) -> Iterat
     doubt = _doubt_of_control(one)
     if doubt:
         yield doubt
+    over = one.over_lower_bound
+    if over is not None and over > MAX_OVER_BOUND and not one.resumed:
+        yield (
+            f"it computed {over:.2f} times the fewest tokens that the plan takes: what it had computed was missing "
+            "again. Several engines or ranks answer behind this URL (name each), it is busy with other traffic, or its "
+            "cache keeps only some of the blocks (hybrid and sliding-window models)"
+        )
     if one.second is not None and one.second.disagree:
         yield (
             f"two witnesses disagree: asked again, {one.second.usage_tokens} tokens were cached by the responses' "

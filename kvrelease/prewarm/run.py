@@ -128,7 +128,7 @@ async def prewarm(
     )
     missed = [one for one in (*doubts, *found) if one.exit_code]
     if missed and verdict is Verdict.PASS:
-        verdict, reason = Verdict.INCONCLUSIVE, f"{missed[0].message}; of the others: {reason}"
+        verdict, reason = Verdict.INCONCLUSIVE, f"{missed[0].shown}; of the others: {reason}"
     is_complete = all(warming.is_complete for warming in warmings) and not interruption.happened
     if journal is not None and (is_complete or any(one.foreign_tokens for one in results)):
         journal.remove()

@@ -79,6 +79,7 @@ def test_a_foreign_hit_fails_even_when_the_run_was_cut_short_or_a_replica_broke(
 @pytest.mark.parametrize(
     ("broken", "words"),
     [
+        (changed(over_lower_bound=1.32), "Several engines or ranks answer behind this URL"),
         (changed(foreign_tokens=None, witness="nobody"), "not known is not zero"),
         (changed(foreign_tokens=None), "does not tell token ids"),
         (changed(fault=Fault(where="x", exit_code=5, message="the engine died")), "the engine died"),
