@@ -1,12 +1,14 @@
 """Do production legs and clean reference legs agree within the noise floor?
 
-Judged simply in this version: a suspect must reproduce in every repeat. Effect sizes, exact permutation tests and
-measured error rates come with the statistics of a later release; reports say so.
+Three steps. A probe whose screening leg lies farther from its clean twin than noise explains is a *suspect*. A suspect
+is asked again, in fresh legs of both kinds (`repeats`). What shows there is *stale* where it is a proof on its own, or
+where too many shared prefixes show a smaller difference for chance. Formulas, sizes, error rates: docs/statistics.md.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -14,6 +16,8 @@ from kvrelease.engines.base import Observation
 from kvrelease.verify.distance import Distance, distance
 from kvrelease.verify.evidence import ProbeEvidence
 from kvrelease.verify.noise import NoiseFloor
+from kvrelease.verify.permutation import chance_of_as_many
+from kvrelease.verify.repeats import ALPHA, LEGS_THAT_CLEAR, RepeatsResult, repeats_result
 
 # With a dozen probes against two dozen clean pairs, one production distance in three runs would top the largest clean
 # one by chance alone; three times the largest was topped in none of the clean runs of docs/statistics.md.
@@ -25,11 +29,10 @@ DUST_NATS = 1e-6
 # More than one step of bf16 logits, less than two: one step on one probe is no proof.
 MORE_THAN_ONE_QUANTUM = 1.5
 
-# A difference is proven when it shows in as many production legs, one after the other.
-LEGS_THAT_PROVE = 4
-
-# One weak probe is no proof; the same weak difference on a second probe is.
-WEAK_PROBES_THAT_PROVE = 2
+# The largest distance seen between clean answers of one engine, whose entries were written in other company
+# (docs/statistics.md): an entry differs for good by how it was written, so a smaller difference under one prefix alone
+# is no proof, however often it shows.
+WRITTEN_APART_NATS = 0.06
 
 
 class ProbeVerdict(enum.StrEnum):
@@ -55,6 +58,7 @@ class ProbeJudgement(msgspec.Struct, frozen=True, kw_only=True):
         foreign_tokens: of these, explained by nothing; None when not known.
         first_divergence: index of the first generated token that differs, None when none does.
         closer_to: `old` or `new`, with a baseline; None without.
+        p: of the exact permutation test of its repeats; None where there were none.
     """
 
     id: str
@@ -67,6 +71,7 @@ class ProbeJudgement(msgspec.Struct, frozen=True, kw_only=True):
     foreign_tokens: int | None
     first_divergence: int | None
     closer_to: str | None = None
+    p: float | None = None
 
 
 def threshold_nats(floor: NoiseFloor) -> float:
@@ -80,17 +85,11 @@ def widened(floor: NoiseFloor, *, to_threshold: float) -> NoiseFloor:
 
 
 def clean_twin(probe: ProbeEvidence, index: int) -> Observation | None:
-    """The reference observation that is like production leg `index`: a clean hit for a hit, the cold one for a miss.
-
-    Repeats come in pairs, so the last legs have a clean hit of their own each: an odd clean hit then disturbs one
-    comparison, not all.
-    """
+    """The reference observation that is like production leg `index`: a clean hit for a hit, the cold one for a miss."""
     is_miss = probe.production[index].cached_tokens == 0
     if probe.cold is not None and (is_miss or not probe.clean):
         return probe.cold.observation
-    if not probe.clean:
-        return None
-    return probe.clean[max(len(probe.clean) - len(probe.production) + index, 0)].observation
+    return probe.clean[0].observation if probe.clean else None
 
 
 def _is_above(found: Distance, *, threshold: float) -> bool:
@@ -105,7 +104,7 @@ def leg_distances(probe: ProbeEvidence) -> tuple[Distance, ...]:
 
 
 def is_suspect(probe: ProbeEvidence, floor: NoiseFloor) -> bool:
-    """Whether some production leg is farther from its clean twin than noise explains."""
+    """Whether some screening leg is farther from its clean twin than noise explains."""
     return any(_is_above(found, threshold=threshold_nats(floor)) for found in leg_distances(probe))
 
 
@@ -114,8 +113,13 @@ def suspicion(probe: ProbeEvidence) -> float:
     return max((found.nats or 0.0 for found in leg_distances(probe)), default=0.0)
 
 
+def is_proven(probe: ProbeEvidence, floor: NoiseFloor) -> bool:
+    """Whether a suspect's repeats prove it stale, whatever the other probes show."""
+    return _strength(probe, floor) is _Strength.PROVEN
+
+
 def judge_probes(
-    probes: tuple[ProbeEvidence, ...], *, floor: NoiseFloor, replica: str, old: dict[str, Observation]
+    probes: Sequence[ProbeEvidence], *, floor: NoiseFloor, replica: str, old: Mapping[str, Observation]
 ) -> tuple[ProbeJudgement, ...]:
     """[probes] judgements of one replica's probes.
 
@@ -126,12 +130,14 @@ def judge_probes(
         old: observations of the old release by prompt id, for `closer_to`.
     """
     strengths = {probe.id: _strength(probe, floor) for probe in probes}
-    weak = sum(strength is _Strength.WEAK for strength in strengths.values())
+    showing = {probe.prefix for probe in probes if strengths[probe.id] in (_Strength.PROVEN, _Strength.REPRODUCED)}
+    chance = chance_of_as_many(len(showing), of=len({probe.prefix for probe in probes}), rate=1 / (floor.pairs + 1))
     return tuple(
         _judgement(
             probe,
             strength=strengths[probe.id],
-            weak_proves=weak >= WEAK_PROBES_THAT_PROVE,
+            floor=floor,
+            are_too_many=bool(showing) and chance <= ALPHA,
             replica=replica,
             old=old.get(probe.id),
         )
@@ -142,73 +148,71 @@ def judge_probes(
 class _Strength(enum.Enum):
     """How strong the evidence of one probe is."""
 
-    UNJUDGED = "no twin"
-    BLUNT = "no log-probabilities, equal texts"
+    UNJUDGED = "no clean reference leg to compare with"
+    BLUNT = "equal texts, but the server gives no log-probabilities"
     NONE = "within the noise floor"
-    UNREPEATED = "not repeated"
-    GROUNDLESS = "reproduced, but no floor was measured"
-    FLEETING = "not reproduced"
-    WEAK = "reproduced, at most one quantum"
-    STRONG = "reproduced"
+    CLEARED = "above the noise floor once, and in none of the legs that were asked again"
+    UNREPEATED = "suspect, not repeated"
+    FLEETING = "above the noise floor in some legs and not in others"
+    GROUNDLESS = "reproduced, but no clean pair tells how large noise is here"
+    REPRODUCED = "reproduced, and too small under too few prefixes to be told from how an entry was written"
+    PROVEN = "reproduced, beyond noise"
 
 
 def _strength(probe: ProbeEvidence, floor: NoiseFloor) -> _Strength:
     found = leg_distances(probe)
-    threshold = threshold_nats(floor)
     if not found:
         return _Strength.UNJUDGED
-    above = [_is_above(one, threshold=threshold) for one in found]
-    if not any(above):
+    if not is_suspect(probe, floor):
         return _Strength.BLUNT if any(one.nats is None for one in found) else _Strength.NONE
-    return _strength_above(probe, floor, found=found, above=above)
-
-
-def _strength_above(
-    probe: ProbeEvidence, floor: NoiseFloor, *, found: tuple[Distance, ...], above: list[bool]
-) -> _Strength:
-    legs = _legs_that_could_show(probe, above)
-    if not all(above[index] for index in legs):
-        return _Strength.FLEETING
-    if len(legs) < LEGS_THAT_PROVE:
+    if not probe.repeats.production or not probe.repeats.clean:
         return _Strength.UNREPEATED
-    if not (floor.pairs or (probe.clean and all(found[index].nats is None for index in legs))):
+    return _strength_of_repeats(_repeats(probe, floor), floor, needs_floor=any(one.nats is not None for one in found))
+
+
+def _repeats(probe: ProbeEvidence, floor: NoiseFloor) -> RepeatsResult:
+    return repeats_result(probe.repeats, threshold=threshold_nats(floor))
+
+
+def _strength_of_repeats(again: RepeatsResult, floor: NoiseFloor, *, needs_floor: bool) -> _Strength:
+    if again.showed == 0:
+        return _Strength.CLEARED if again.legs >= LEGS_THAT_CLEAR else _Strength.UNREPEATED
+    if again.excess <= threshold_nats(floor) or not again.is_reproduced:
+        return _Strength.FLEETING
+    if needs_floor and not floor.pairs:
         return _Strength.GROUNDLESS
-    largest = [nats for index in legs if (nats := found[index].largest_nats) is not None]
-    if largest and floor.quantum is not None and min(largest) <= MORE_THAN_ONE_QUANTUM * floor.quantum:
-        return _Strength.WEAK
-    return _Strength.STRONG
+    return _Strength.PROVEN if again.is_proof and _is_large(again, floor) else _Strength.REPRODUCED
 
 
-def _legs_that_could_show(probe: ProbeEvidence, above: list[bool]) -> list[int]:
-    """Indices of the production legs in which a difference must reproduce: of hits, where a hit shows it."""
-    hits = [index for index, leg in enumerate(probe.production) if leg.cached_tokens != 0]
-    return hits if any(above[index] for index in hits) else list(range(len(above)))
+def _is_large(again: RepeatsResult, floor: NoiseFloor) -> bool:
+    """Whether a difference is larger than what one entry, written in other company, or one logit step can make."""
+    if again.largest_nats is None:
+        return True  # another text in every leg
+    if floor.quantum is not None and again.largest_nats <= MORE_THAN_ONE_QUANTUM * floor.quantum:
+        return False
+    return again.excess > WRITTEN_APART_NATS
 
 
 def _judgement(
-    probe: ProbeEvidence, *, strength: _Strength, weak_proves: bool, replica: str, old: Observation | None
+    probe: ProbeEvidence,
+    *,
+    strength: _Strength,
+    floor: NoiseFloor,
+    are_too_many: bool,
+    replica: str,
+    old: Observation | None,
 ) -> ProbeJudgement:
     found = leg_distances(probe)
     worst = max(range(len(probe.production)), key=lambda index: (found[index].nats or 0.0) if found else 0.0)
     leg, shown = probe.production[worst], found[worst] if found else None
-    legs = len(probe.production)
-    match strength:
-        case _Strength.UNJUDGED:
-            verdict, detail = ProbeVerdict.UNJUDGED, "no clean reference leg to compare with"
-        case _Strength.BLUNT:
-            verdict, detail = ProbeVerdict.UNJUDGED, "equal texts, but the server gives no log-probabilities"
-        case _Strength.NONE:
-            verdict, detail = ProbeVerdict.CLEAN, "within the noise floor"
-        case _Strength.UNREPEATED:
-            verdict, detail = ProbeVerdict.SUSPECT, "suspect, not repeated"
-        case _Strength.FLEETING:
-            verdict, detail = ProbeVerdict.SUSPECT, f"above the floor, and not in all of {legs} production legs"
-        case _Strength.GROUNDLESS:
-            verdict, detail = ProbeVerdict.SUSPECT, "reproduced, but no clean pair tells how large noise is here"
-        case _Strength.WEAK if not weak_proves:
-            verdict, detail = ProbeVerdict.SUSPECT, "reproduced, but one logit step on one probe is no proof"
-        case _Strength.WEAK | _Strength.STRONG:
-            verdict, detail = ProbeVerdict.STALE, f"above the floor in all of {legs} production legs"
+    again = _repeats(probe, floor) if probe.repeats.production and probe.repeats.clean else None
+    verdict, detail = _VERDICTS[strength], strength.value
+    if strength is _Strength.REPRODUCED and are_too_many:
+        verdict, detail = ProbeVerdict.STALE, "reproduced, under more shared prefixes than chance explains"
+    if again is not None and verdict in (ProbeVerdict.STALE, ProbeVerdict.SUSPECT):
+        detail += f" ({again.showed} of {again.legs} fresh legs above the threshold"
+        detail += "" if again.p is None else f", p = {again.p:.1g}"
+        detail += f", excess {again.excess:.4f})"
     return ProbeJudgement(
         id=probe.id,
         replica=replica,
@@ -220,7 +224,21 @@ def _judgement(
         foreign_tokens=leg.foreign_tokens,
         first_divergence=shown.first_divergence if shown else None,
         closer_to=_closer_to(leg.observation, twin=clean_twin(probe, worst), old=old),
+        p=None if again is None else again.p,
     )
+
+
+_VERDICTS = {
+    _Strength.UNJUDGED: ProbeVerdict.UNJUDGED,
+    _Strength.BLUNT: ProbeVerdict.UNJUDGED,
+    _Strength.NONE: ProbeVerdict.CLEAN,
+    _Strength.CLEARED: ProbeVerdict.CLEAN,
+    _Strength.UNREPEATED: ProbeVerdict.SUSPECT,
+    _Strength.FLEETING: ProbeVerdict.SUSPECT,
+    _Strength.GROUNDLESS: ProbeVerdict.SUSPECT,
+    _Strength.REPRODUCED: ProbeVerdict.SUSPECT,
+    _Strength.PROVEN: ProbeVerdict.STALE,
+}
 
 
 def _closer_to(seen: Observation, *, twin: Observation | None, old: Observation | None) -> str | None:

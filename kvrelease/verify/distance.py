@@ -1,4 +1,4 @@
-"""How far apart are two observations of the same prompt?
+"""How far apart two observations of the same prompt are.
 
 The first generated token's top-k log-probabilities are the sharp instrument; decoded tokens come second, text last.
 Definitions and measured sizes: docs/statistics.md.
@@ -6,9 +6,11 @@ Definitions and measured sizes: docs/statistics.md.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
-from kvrelease.engines.base import GeneratedToken, Observation
+from kvrelease.engines.base import GeneratedToken, Observation, TopLogprob
 
 # A first token that is all but certain (`<think>`, a harmony channel) carries nothing: its neighbours are noise.
 FORCED_LOGPROB_NATS = -1e-3
@@ -24,7 +26,8 @@ class Distance(msgspec.Struct, frozen=True, kw_only=True):
         nats: mean absolute log-probability difference over the union of both top-k lists of the first token that is
             not forced, >= 0; None when one side has no such list.
         largest_nats: largest absolute difference in those lists; None likewise.
-        first_divergence: index of the first generated token that differs; None when all compared tokens agree.
+        first_divergence: index of the first generated token that differs; None when all compared tokens agree, or
+            both texts do.
     """
 
     nats: float | None
@@ -35,7 +38,8 @@ class Distance(msgspec.Struct, frozen=True, kw_only=True):
 def distance(left: Observation, right: Observation) -> Distance:
     """The distance of two observations.
 
-    A token that only one list holds is compared with the other list's smallest value: a lower bound of the difference.
+    A token that only one list holds lies below the other list's end: it counts with the least by which the two can
+    differ, which is zero where it would not have made the other list either.
     """
     first = _first_unforced(left.tokens, right.tokens)
     deltas = _deltas(left.tokens[first], right.tokens[first]) if first is not None else ()
@@ -48,34 +52,70 @@ def distance(left: Observation, right: Observation) -> Distance:
 
 def _first_unforced(left: tuple[GeneratedToken, ...], right: tuple[GeneratedToken, ...]) -> int | None:
     for index, (one, other) in enumerate(zip(left, right, strict=False)):
-        if not one.top or not other.top:
+        if not _finite(one) or not _finite(other):
             return None
-        is_forced = (
-            one.token == other.token
-            and one.top[0].logprob > FORCED_LOGPROB_NATS
-            and other.top[0].logprob > FORCED_LOGPROB_NATS
-        )
-        if not is_forced:
+        if not _is_forced(one, other):
             return index
     return None if not left or not right else 0
 
 
+def _is_forced(one: GeneratedToken, other: GeneratedToken) -> bool:
+    return one.token == other.token and all(token.top[0].logprob > FORCED_LOGPROB_NATS for token in (one, other))
+
+
+def telling_tokens(observation: Observation) -> int | None:
+    """How many generated tokens it takes to reach one that is not forced; None where candidates are not told."""
+    for index, token in enumerate(observation.tokens):
+        if not _finite(token):
+            return None
+        if not _is_forced(token, token):
+            return index + 1
+    return 1 if observation.tokens else None
+
+
+def _finite(token: GeneratedToken) -> tuple[TopLogprob, ...]:
+    """The candidates that carry a figure: a stand-in for minus infinity, or NaN, carries none."""
+    return tuple(entry for entry in token.top if math.isfinite(entry.logprob))
+
+
+def _named(token: GeneratedToken) -> dict[tuple[str, int], float]:
+    """Log-probabilities by spelling; candidates of one spelling (halves of a character, say) are told apart by rank."""
+    named: dict[tuple[str, int], float] = {}
+    seen: dict[str, int] = {}
+    for entry in _finite(token):
+        place = seen.get(entry.token, 0)
+        seen[entry.token] = place + 1
+        named[entry.token, place] = entry.logprob
+    return named
+
+
 def _deltas(left: GeneratedToken, right: GeneratedToken) -> tuple[float, ...]:
-    ours = {entry.token: entry.logprob for entry in left.top}
-    theirs = {entry.token: entry.logprob for entry in right.top}
-    lowest_of_ours, lowest_of_theirs = min(ours.values()), min(theirs.values())
-    return tuple(abs(ours.get(token, lowest_of_ours) - theirs.get(token, lowest_of_theirs)) for token in ours | theirs)
+    ours, theirs = _named(left), _named(right)
+    end_of_ours, end_of_theirs = min(ours.values()), min(theirs.values())
+    return tuple(
+        _delta(ours.get(name), theirs.get(name), end_of_ours=end_of_ours, end_of_theirs=end_of_theirs)
+        for name in ours | theirs
+    )
+
+
+def _delta(ours: float | None, theirs: float | None, *, end_of_ours: float, end_of_theirs: float) -> float:
+    """The difference of one candidate, where one side is missing the least that it can be."""
+    if ours is None:
+        assert theirs is not None
+        return max(0.0, theirs - end_of_ours)
+    if theirs is None:
+        return max(0.0, ours - end_of_theirs)
+    return abs(ours - theirs)
 
 
 def _first_divergence(left: Observation, right: Observation) -> int | None:
+    if left.text == right.text and left.text:
+        return None  # servers cut one text into tokens in more than one way (merged pieces of a stream)
+    for index, (one, other) in enumerate(zip(left.tokens, right.tokens, strict=False)):
+        if one.token != other.token:
+            return index
     if left.tokens and right.tokens:
-        pairs = zip(left.tokens, right.tokens, strict=False)
-        for index, (one, other) in enumerate(pairs):
-            if one.token != other.token:
-                return index
-        if len(left.tokens) != len(right.tokens):
-            return min(len(left.tokens), len(right.tokens))
-        return None
+        return min(len(left.tokens), len(right.tokens)) if len(left.tokens) != len(right.tokens) else None
     return None if left.text == right.text else 0
 
 
@@ -89,7 +129,7 @@ def logit_quantum(observations: tuple[Observation, ...]) -> float | None:
         first.logprob - second.logprob
         for observation in observations
         for token in observation.tokens[:1]
-        for first, second in zip(token.top, token.top[1:], strict=False)
+        for first, second in zip(_finite(token), _finite(token)[1:], strict=False)
         if first.logprob - second.logprob > ROUNDING_NATS
     ]
     return min(gaps, default=None)

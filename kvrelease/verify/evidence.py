@@ -36,6 +36,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     requires_power: bool = False
 
 
+class Repeats(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked again of a probe, apart from what made it a suspect.
+
+    Attributes:
+        production: [legs] as users send it.
+        clean: [legs] as its clean twin; in turns with the production legs, in random order, where the engine allows it.
+    """
+
+    production: tuple[Leg, ...] = ()
+    clean: tuple[Leg, ...] = ()
+
+
 class ProbeEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt of the set, observed on one replica.
 
@@ -43,9 +55,11 @@ class ProbeEvidence(msgspec.Struct, frozen=True, kw_only=True):
         id: of the prompt.
         prefix: the shared prefix it belongs to.
         weight: traffic weight.
-        production: [legs] exactly as users send it, in order: the first screens, later ones repeat.
+        production: [legs] exactly as users send it: the screening leg, and the one that asked for residency.
         cold: reference leg with the cache bypassed, None when no isolation was found.
-        clean: [legs] clean hits: the reference's own entries, asked again, the last ones beside the repeats.
+        clean: [legs] clean hits: the reference's own entries, asked again.
+        rewritten: [legs] clean hits on entries that were written once more, in company of other requests.
+        repeats: of a suspect; where a reference leg heals the engine, production's legs of every probe.
     """
 
     id: str
@@ -54,6 +68,8 @@ class ProbeEvidence(msgspec.Struct, frozen=True, kw_only=True):
     production: tuple[Leg, ...]
     cold: Leg | None = None
     clean: tuple[Leg, ...] = ()
+    rewritten: tuple[Leg, ...] = ()
+    repeats: Repeats = Repeats()
 
 
 class ExposureEvidence(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,10 +31,11 @@ from kvrelease.verify.exposure import ExposureResult, check_exposure, exposure_r
 from kvrelease.verify.identity import FOREIGN_BOUND_NATS, check_identity
 from kvrelease.verify.noise import NoiseFloor, noise_floor
 from kvrelease.verify.power import check_power, stale_clean_distance
+from kvrelease.verify.repeats import ALPHA, REPEATS
 
 METHOD_NOTE = (
-    "suspects are judged by reproduction in every repeat; permutation tests and measured error rates come with a later "
-    "version"
+    f"suspects are asked again, {REPEATS} fresh legs of each kind, and judged by an exact permutation test; a clean "
+    f"replica fails by it with a probability of at most {2 * ALPHA:.1%} (docs/statistics.md)"
 )
 
 
@@ -82,7 +83,7 @@ class VerifyReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/verify"):
         prefixes: distinct shared prefixes among the probes.
         skipped: prompts too short to say anything.
         cost: of the run.
-        method: how simply this version judges.
+        method: how suspects were judged.
     """
 
     release: ReleaseRef

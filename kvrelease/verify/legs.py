@@ -1,14 +1,17 @@
 """Observing one replica, in the only order that keeps the evidence.
 
 Production legs first: every request changes the cache, and a control on a one-slot engine wipes what it should find.
-Then other key spaces, control and binding; reference legs last, because they write too; production again and repeats of
-suspects at the end. Engines that a reference leg heals repeat each production leg at once: there the next prompt wipes
-it.
+Then other key spaces, control and binding; reference legs last, because they write too; entries written again in
+company, production again, and repeats of suspects at the end. An engine that a reference leg heals answers production's
+repeats at once, before anybody is a suspect: there the reference leg wipes what they should find.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import itertools
+import random
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -17,26 +20,27 @@ from kvrelease.binding.deployment import Replica
 from kvrelease.binding.observe import Leg
 from kvrelease.binding.salts import probe_salt
 from kvrelease.engines.base import Counters, Request
-from kvrelease.errors import Refused
+from kvrelease.errors import Refused, one_of
 from kvrelease.progress import Progress, ProgressEvent
-from kvrelease.verify.consistency import LEGS_THAT_PROVE, WEAK_PROBES_THAT_PROVE, is_suspect, suspicion
+from kvrelease.verify.consistency import is_proven, is_suspect, suspicion, threshold_nats
+from kvrelease.verify.distance import telling_tokens
 from kvrelease.verify.evidence import (
     BindingEvidence,
     ControlEvidence,
     ExposureEvidence,
     Isolation,
     ProbeEvidence,
+    Repeats,
     ReplicaEvidence,
 )
-from kvrelease.verify.noise import noise_floor
+from kvrelease.verify.noise import NoiseFloor, noise_floor
 from kvrelease.verify.record import as_probe, probe_request
+from kvrelease.verify.repeats import REPEATS, in_turn, is_let_go
 from kvrelease.workload.prompt_set import Prompt
 
-# Production legs that a suspect must show its difference in, on top of the screening leg.
-REPEATS = LEGS_THAT_PROVE - 1
-
-# Clean hits of each probe: the twin, and one more for the noise floor.
-CLEAN_HITS = 2
+# Probes that are written once more, in company, for the noise floor. Two requests each: a clean run of sixty probes
+# takes at most 3.5 requests for each of them.
+REWRITTEN = 8
 
 # Nonce prompts that measure the noise where the probes have no clean hits. The largest of eight, times
 # `SUSPECT_RATIO`, is topped by the largest of a dozen in 6 % of runs where noise is exponential, in 1 % where normal.
@@ -78,6 +82,8 @@ class Collector:
         self._production: dict[str, list[Leg]] = {}
         self._cold: dict[str, Leg] = {}
         self._clean: dict[str, list[Leg]] = {}
+        self._rewritten: dict[str, list[Leg]] = {}
+        self._repeats: dict[str, tuple[list[Leg], list[Leg]]] = {}
         self._exposure: list[ExposureEvidence] = []
         self._control: ControlEvidence | None = None
         self._binding: BindingEvidence | None = None
@@ -93,19 +99,25 @@ class Collector:
             KvreleaseError: the engine failed; `evidence` keeps what was observed before.
         """
         self._is_fresh = await self._nobody_was_here()
+        heals = self._capabilities.reference_heals
         for prompt_id in self._prompts:
-            for _ in range(LEGS_THAT_PROVE if self._capabilities.reference_heals else 1):
-                await self._ask_as_production(prompt_id)
+            await self._ask_as_production(prompt_id)
+            if heals:
+                for _ in range(REPEATS):
+                    await self._repeat_production(prompt_id)
         if self._capabilities.has_salt:
             await self._expose()
         self._control = await self._send_control()
         if self._capabilities.has_salt:
             self._binding = await self._send_binding()
+        if heals:
+            self._noise = [await self._nonce_twice() for _ in range(NOISE_NONCES)]
         for prompt_id in self._prompts:
             await self._refer(prompt_id)
         if self._cold and not self._clean:
             self._noise = [await self._nonce_twice() for _ in range(NOISE_NONCES)]
-        if not self._capabilities.reference_heals:
+        if not heals:
+            await self._rewrite()
             # What hit nothing at first may hit something now: these legs are judged like the first ones.
             for prompt_id in self._one_per_prefix():
                 self._residency.append(await self._ask_as_production(prompt_id))
@@ -137,9 +149,18 @@ class Collector:
                 production=tuple(legs),
                 cold=self._cold.get(prompt_id),
                 clean=tuple(self._clean.get(prompt_id, ())),
+                rewritten=tuple(self._rewritten.get(prompt_id, ())),
+                repeats=self._repeats_of(prompt_id),
             )
             for prompt_id, legs in self._production.items()
         )
+
+    def _repeats_of(self, prompt_id: str) -> Repeats:
+        production, clean = self._repeats.get(prompt_id, ((), ()))
+        return Repeats(production=tuple(production), clean=tuple(clean))
+
+    def _floor(self) -> NoiseFloor:
+        return noise_floor(self._probes(), nonces=self._noise)
 
     async def _nobody_was_here(self) -> bool | None:
         if self._capabilities.cache_outlives_process:
@@ -214,16 +235,53 @@ class Collector:
             if leg is not None:
                 self._isolation = isolation
                 self._cold[prompt_id] = leg
-                for _ in range(CLEAN_HITS):
-                    await self._hit_cleanly(prompt_id)
+                await self._hit_cleanly(prompt_id)
                 return
 
     async def _hit_cleanly(self, prompt_id: str) -> None:
-        """One more clean hit of a probe, where its isolation allows any."""
+        """The clean hit of a probe, where its isolation allows any."""
         hit = self._clean_hit_request(prompt_id)
-        if hit is not None:
-            on = self._reference if self._isolation is Isolation.REFERENCE else None
-            self._clean.setdefault(prompt_id, []).append(await self._observe(hit, on=on))
+        if hit is None:
+            return
+        self._clean[prompt_id] = [await self._observe(hit, on=self._answering)]
+        (probe,) = (one for one in self._probes() if one.id == prompt_id)
+        if self._capabilities.reference_heals and is_suspect(probe, self._floor()):
+            for _ in range(REPEATS):
+                await self._repeat_cleanly(prompt_id)
+
+    @property
+    def _answering(self) -> Replica:
+        """The engine that gives the reference legs."""
+        if self._isolation is Isolation.REFERENCE:
+            assert self._reference is not None
+            return self._reference
+        return self.replica
+
+    async def _rewrite(self) -> None:
+        """Entries of some probes, written once more in company and read alone, each in a key space of its own.
+
+        Production's entries were written among other requests too, with what that does to their last digits.
+        """
+        if self._isolation is not Isolation.FRESH_SALT or not self.replica.observer.usage_speaks:
+            return
+        chosen = list(itertools.islice(self._spread_over_prefixes(), REWRITTEN))
+        requests = {prompt_id: self._request(prompt_id, salt=probe_salt("company")) for prompt_id in chosen}
+        try:
+            async with asyncio.TaskGroup() as group:
+                for request in requests.values():
+                    group.create_task(self._observe(request))
+        except ExceptionGroup as errors:
+            raise one_of(errors) from errors
+        for prompt_id, request in requests.items():
+            self._rewritten[prompt_id] = [await self._observe(request)]
+
+    def _spread_over_prefixes(self) -> Iterable[str]:
+        """Probes with a clean hit: one of each shared prefix, then the next of each."""
+        groups: dict[str, list[str]] = {}
+        for prompt_id in self._clean:
+            groups.setdefault(self.replica.prefixes[prompt_id], []).append(prompt_id)
+        rounds = itertools.zip_longest(*groups.values())
+        return (prompt_id for one in rounds for prompt_id in one if prompt_id is not None)
 
     def _can(self, isolation: Isolation) -> bool:
         match isolation:
@@ -287,19 +345,38 @@ class Collector:
         return replace(cold, bypasses_cache=False)
 
     async def _repeat_suspects(self) -> None:
-        """Repeats the worst suspects of each shared prefix, in pairs; the others stay "suspect, not repeated"."""
-        probes = self._probes()
-        floor = noise_floor(probes, nonces=self._noise)
-        suspects = sorted((probe for probe in probes if is_suspect(probe, floor)), key=suspicion, reverse=True)
-        worst: dict[str, list[str]] = {}
-        for probe in suspects:
-            worst.setdefault(probe.prefix, []).append(probe.id)
-        for prompt_ids in worst.values():
-            for prompt_id in prompt_ids[:WEAK_PROBES_THAT_PROVE]:
-                for _ in range(REPEATS):
-                    await self._ask_as_production(prompt_id)
-                    if prompt_id in self._clean:
-                        await self._hit_cleanly(prompt_id)
+        """Asks suspects again: the worst of each shared prefix first, and no second one once a failure is proven."""
+        floor = self._floor()
+        suspects = sorted((probe for probe in self._probes() if is_suspect(probe, floor)), key=suspicion, reverse=True)
+        asked: set[str] = set()
+        for suspect in in_turn(suspects):
+            if suspect.prefix in asked and any(is_proven(probe, floor) for probe in self._probes()):
+                break
+            asked.add(suspect.prefix)
+            await self._repeat(suspect.id, floor=floor)
+
+    async def _repeat(self, prompt_id: str, *, floor: NoiseFloor) -> None:
+        """Fresh legs of both kinds, in turns; half as many where the difference is gone."""
+        order = random.Random(prompt_id)  # noqa: S311 - so that a run can be followed; nothing secret hangs on it
+        for _ in range(REPEATS):
+            for leg in order.sample((self._repeat_production, self._repeat_cleanly), 2):
+                await leg(prompt_id)
+            if is_let_go(self._repeats_of(prompt_id), threshold=threshold_nats(floor)):
+                return
+
+    async def _repeat_production(self, prompt_id: str) -> None:
+        request = self._request(prompt_id, salt=self.replica.deployment.salt)
+        await self._fresh(prompt_id, request, kind=0, on=self.replica)
+
+    async def _repeat_cleanly(self, prompt_id: str) -> None:
+        request = self._clean_hit_request(prompt_id) or self._cold_request(prompt_id, self._isolation)
+        await self._fresh(prompt_id, request, kind=1, on=self._answering)
+
+    async def _fresh(self, prompt_id: str, request: Request, *, kind: int, on: Replica) -> None:
+        """One repeat; where candidates are told, the first token that is not forced says it all."""
+        telling = telling_tokens(self._production[prompt_id][0].observation)
+        leg = await self._observe(request if telling is None else replace(request, max_tokens=telling), on=on)
+        self._repeats.setdefault(prompt_id, ([], []))[kind].append(leg)
 
 
 def hidden_hits(before: Counters | None, after: Counters | None, *, leg: Leg) -> int:

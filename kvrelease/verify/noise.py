@@ -1,4 +1,9 @@
-"""The noise floor: how far apart clean observations of the same prompts are, in this run, on this engine."""
+"""The noise floor: how far apart clean observations of the same prompts are, in this run, on this engine.
+
+An answer is noisy where it is read (other requests in the batch) and where its KV was written (other requests in that
+batch): a production entry was written in company, long ago, and answers with the same small difference ever after. So
+the floor needs entries that were written more than once, in company, not only one entry read more than once.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +36,13 @@ class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def noise_floor(probes: Iterable[ProbeEvidence], *, nonces: Iterable[tuple[Leg, Leg]] = ()) -> NoiseFloor:
-    """The floor from clean legs: each probe's hit against hit and cold against hit, and nonce prompts' likewise.
+    """The floor from clean legs: of each probe cold against hit, hit against hit, and entry against entry.
 
     Args:
-        probes: with their reference legs.
+        probes: with their reference legs; nonce prompts' count likewise.
         nonces: prompts that nobody else can have cached, a miss and a hit of each; a pair that was not, is left out.
     """
-    probed = [(*((probe.cold,) if probe.cold else ()), *probe.clean) for probe in probes]
+    probed = [(*((probe.cold,) if probe.cold else ()), *probe.clean, *probe.rewritten) for probe in probes]
     missed_then_hit = [pair for pair in nonces if pair[0].hits_mostly is False and pair[1].hits_mostly]
     distances: list[float] = []
     seen: list[Observation] = []

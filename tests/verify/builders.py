@@ -22,8 +22,10 @@ from kvrelease.verify.evidence import (
     Isolation,
     Limits,
     ProbeEvidence,
+    Repeats,
     ReplicaEvidence,
 )
+from kvrelease.verify.repeats import REPEATS
 
 NAMESPACE = "kv1-new-undeclared-e0"
 URL = "http://one:8000"
@@ -77,6 +79,7 @@ def probe(
     production: Sequence[Leg] = (),
     cold: Leg | None = None,
     clean: Sequence[Leg] | None = None,
+    repeats: Repeats | None = None,
     prefix: str = "desk",
 ) -> ProbeEvidence:
     """A probe that is clean unless told otherwise."""
@@ -87,7 +90,20 @@ def probe(
         production=tuple(production) or (leg(),),
         cold=leg(cached=0) if cold is None else cold,
         clean=(leg(), leg()) if clean is None else tuple(clean),
+        repeats=repeats or Repeats(),
     )
+
+
+def repeats(*production: Leg, clean: Sequence[Leg] | None = None) -> Repeats:
+    """Fresh legs; clean ones as many, and like the first clean hit, unless told otherwise."""
+    return Repeats(production=production, clean=tuple(leg() for _ in production) if clean is None else tuple(clean))
+
+
+def stale_probe(
+    name: str = "s", shift: Sequence[float] | float = 0.6, *, prefix: str = "desk", legs: int = REPEATS
+) -> ProbeEvidence:
+    """A probe whose every production leg is moved by `shift`."""
+    return probe(name, production=[leg(shift)], prefix=prefix, repeats=repeats(*(leg(shift) for _ in range(legs))))
 
 
 def clean_probes(count: int = 12) -> tuple[ProbeEvidence, ...]:

@@ -1,7 +1,8 @@
 """Whole runs of evidence under models of noise, to measure how often the judgement errs.
 
 Each model gives the candidates of one observation: what the release says of the prompt, plus noise. The legs are the
-ones that `verify.legs` sends: a screening leg, a cold one, two clean hits, and repeats in pairs for the worst suspects.
+ones that `verify.legs` sends: a screening leg, a cold one, a clean hit, for some one on an entry written again,
+and repeats in turns for the worst suspects. What an entry got when it was written stays with it.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ import math
 import random
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from kvrelease.artifacts import Verdict
 from kvrelease.binding.observe import Leg
-from kvrelease.verify.consistency import LEGS_THAT_PROVE, WEAK_PROBES_THAT_PROVE, is_suspect, suspicion
-from kvrelease.verify.evidence import Evidence, Limits, ProbeEvidence
+from kvrelease.verify.consistency import is_proven, is_suspect, suspicion, threshold_nats
+from kvrelease.verify.evidence import Evidence, Limits, ProbeEvidence, Repeats
 from kvrelease.verify.judge import judge
+from kvrelease.verify.legs import REWRITTEN
 from kvrelease.verify.noise import noise_floor
+from kvrelease.verify.repeats import REPEATS, in_turn, is_let_go
 from tests.verify.builders import BASE, evidence, leg, replica
 
 Shift = list[float]
@@ -59,74 +64,118 @@ def rounded(step: float = 0.125, *, share: float = 0.03) -> Noise:
 
 
 def observed_run(
-    seed: int, *, noise: Noise, stale_nats: float = 0.0, stale_share: float = 1.0, probes: int = 12
+    seed: int,
+    *,
+    noise: Noise,
+    written: Noise = quiet,
+    stale_nats: float = 0.0,
+    stale_share: float = 1.0,
+    probes: int = 12,
+    prefixes: int = 3,
 ) -> Evidence:
     """One run's evidence.
 
     Args:
         seed: of everything.
         noise: of each observation.
+        written: of each entry, and of all that is read from it.
         stale_nats: mean absolute shift that old keys and values make of a prompt's candidates.
         stale_share: of the probes that meet them.
-        probes: how many, on three prefixes.
+        probes: how many.
+        prefixes: that they share.
     """
     source = random.Random(seed)
-    found = []
-    for number in range(probes):
-        is_stale = source.random() < stale_share
-        # The mean of |N(0, s)| is s · sqrt(2/pi).
-        size = stale_nats * math.sqrt(math.pi / 2) if is_stale else 0.0
-        moved = [source.gauss(0.0, size) for _ in BASE]
-        found.append((_drawn(number, noise=noise, source=source, moved=moved), moved))
-    floor = noise_floor(probe for probe, _ in found)
-    suspects = sorted((probe for probe, _ in found if is_suspect(probe, floor)), key=suspicion, reverse=True)
-    by_prefix: dict[str, list[str]] = {}
-    for probe in suspects:
-        by_prefix.setdefault(probe.prefix, []).append(probe.id)
-    repeated = {name for names in by_prefix.values() for name in names[:WEAK_PROBES_THAT_PROVE]}
-    return evidence(
-        replica(
-            _repeated(probe, number, noise=noise, source=source, moved=moved) if probe.id in repeated else probe
-            for number, (probe, moved) in enumerate(found)
-        ),
-        limits=Limits(stale_below=0.25),
-    )
+    entries = [
+        _Entries(
+            number,
+            noise=noise,
+            written=written,
+            stale=stale_nats if source.random() < stale_share else 0.0,
+            source=source,
+        )
+        for number in range(probes)
+    ]
+    found = {number: _drawn(one, prefix=f"desk{number % prefixes}") for number, one in enumerate(entries)}
+    floor = noise_floor(found.values())
+    suspects = sorted((probe for probe in found.values() if is_suspect(probe, floor)), key=suspicion, reverse=True)
+    asked: set[str] = set()
+    for suspect in in_turn(suspects):
+        if suspect.prefix in asked and any(is_proven(probe, floor) for probe in found.values()):
+            break
+        asked.add(suspect.prefix)
+        number = int(suspect.id[1:])
+        again = _repeated(entries[number], threshold=threshold_nats(floor))
+        found[number] = replace(suspect, repeats=again)
+    return evidence(replica(found.values()), limits=Limits(stale_below=0.25))
 
 
 def rates(
-    runs: int, *, noise: Noise, stale_nats: float = 0.0, stale_share: float = 1.0, probes: int = 12
+    runs: int,
+    *,
+    noise: Noise,
+    written: Noise = quiet,
+    stale_nats: float = 0.0,
+    stale_share: float = 1.0,
+    probes: int = 12,
 ) -> dict[Verdict, float]:
     """The share of each verdict in so many runs."""
     counted = dict.fromkeys(Verdict, 0)
     for seed in range(runs):
-        run = observed_run(seed, noise=noise, stale_nats=stale_nats, stale_share=stale_share, probes=probes)
+        run = observed_run(
+            seed, noise=noise, written=written, stale_nats=stale_nats, stale_share=stale_share, probes=probes
+        )
         counted[judge(run).verdict] += 1
     return {verdict: count / runs for verdict, count in counted.items()}
 
 
-def _drawn(number: int, *, noise: Noise, source: random.Random, moved: Shift) -> ProbeEvidence:
+class _Entries:
+    """What one prompt's entries answer: production's, the reference's, and any that is written once more."""
+
+    def __init__(self, number: int, *, noise: Noise, written: Noise, stale: float, source: random.Random) -> None:
+        self.number = number
+        self._noise, self._written, self._source = noise, written, source
+        # The mean of |N(0, s)| is s · sqrt(2/pi).
+        size = stale * math.sqrt(math.pi / 2)
+        self._moved = [source.gauss(0.0, size) for _ in BASE]
+        self._production, self._reference = self._write(), self._write()
+
+    def _write(self) -> Shift:
+        return self._written(self._source, self.number)
+
+    def _read(self, *parts: Shift, cached: int = 192) -> Leg:
+        return leg(
+            [sum(one) for one in zip(self._noise(self._source, self.number), *parts, strict=True)], cached=cached
+        )
+
+    def production(self) -> Leg:
+        return self._read(self._production, self._moved)
+
+    def cold(self) -> Leg:
+        return self._read(self._reference, cached=0)
+
+    def clean(self) -> Leg:
+        return self._read(self._reference)
+
+    def rewritten(self) -> Leg:
+        return self._read(self._write())
+
+
+def _drawn(entries: _Entries, *, prefix: str) -> ProbeEvidence:
     return ProbeEvidence(
-        id=f"p{number}",
-        prefix=f"desk{number % 3}",
+        id=f"p{entries.number}",
+        prefix=prefix,
         weight=1.0,
-        production=(_leg(noise(source, number), moved),),
-        cold=_leg(noise(source, number), cached=0),
-        clean=(_leg(noise(source, number)), _leg(noise(source, number))),
+        production=(entries.production(),),
+        cold=entries.cold(),
+        clean=(entries.clean(),),
+        rewritten=(entries.rewritten(),) if entries.number < REWRITTEN else (),
     )
 
 
-def _repeated(probe: ProbeEvidence, number: int, *, noise: Noise, source: random.Random, moved: Shift) -> ProbeEvidence:
-    repeats = LEGS_THAT_PROVE - 1
-    return ProbeEvidence(
-        id=probe.id,
-        prefix=probe.prefix,
-        weight=probe.weight,
-        production=(*probe.production, *(_leg(noise(source, number), moved) for _ in range(repeats))),
-        cold=probe.cold,
-        clean=(*probe.clean, *(_leg(noise(source, number)) for _ in range(repeats))),
-    )
-
-
-def _leg(shift: Shift, moved: Shift | None = None, *, cached: int = 192) -> Leg:
-    total = [one + other for one, other in zip(shift, moved, strict=True)] if moved else shift
-    return leg(total, cached=cached)
+def _repeated(entries: _Entries, *, threshold: float) -> Repeats:
+    again = Repeats()
+    for _ in range(REPEATS):
+        again = Repeats(production=(*again.production, entries.production()), clean=(*again.clean, entries.clean()))
+        if is_let_go(again, threshold=threshold):
+            break
+    return again

@@ -19,7 +19,7 @@ from kvrelease.verify.checks import (
     check_replicas,
     check_residency,
 )
-from kvrelease.verify.consistency import LEGS_THAT_PROVE, judge_probes
+from kvrelease.verify.consistency import judge_probes
 from kvrelease.verify.evidence import (
     BindingEvidence,
     ControlEvidence,
@@ -43,6 +43,7 @@ from tests.verify.builders import (
     observation,
     probe,
     replica,
+    stale_probe,
     token,
 )
 
@@ -280,7 +281,7 @@ def consistent(*probes: ProbeEvidence, limits: Limits = QUARTER) -> tuple[CheckV
     return found.verdict, found.detail
 
 
-STALE = probe("s", production=[leg(0.6)] * LEGS_THAT_PROVE, prefix="returns")
+STALE = stale_probe(prefix="returns")
 
 
 def test_one_proven_stale_probe_fails_and_names_its_prefix_and_what_to_do() -> None:

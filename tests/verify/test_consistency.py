@@ -6,10 +6,11 @@ import pytest
 
 from kvrelease.artifacts import Verdict
 from kvrelease.verify.consistency import (
-    LEGS_THAT_PROVE,
+    WRITTEN_APART_NATS,
     ProbeJudgement,
     ProbeVerdict,
     clean_twin,
+    is_proven,
     is_suspect,
     judge_probes,
     threshold_nats,
@@ -17,13 +18,14 @@ from kvrelease.verify.consistency import (
 )
 from kvrelease.verify.evidence import ProbeEvidence
 from kvrelease.verify.noise import NoiseFloor, noise_floor
-from tests.verify.builders import BASE, leg, observation, probe
+from kvrelease.verify.repeats import LEGS_THAT_CLEAR, REPEATS
+from tests.verify.builders import BASE, leg, observation, probe, repeats, stale_probe
 from tests.verify.simulation import Noise, batches, bursty, gaussian, quiet, rates, rounded
 
-QUIET = NoiseFloor(pairs=4, p50=0.0, max=0.0, quantum=0.01)
-NOISY = NoiseFloor(pairs=4, p50=0.01, max=0.02, quantum=0.01)
+QUIET = NoiseFloor(pairs=40, p50=0.0, max=0.0, quantum=0.01)
+NOISY = NoiseFloor(pairs=40, p50=0.01, max=0.02, quantum=0.01)
 UNMEASURED = NoiseFloor(pairs=0, p50=None, max=None, quantum=0.01)
-BF16 = NoiseFloor(pairs=4, p50=0.0, max=0.0, quantum=0.125)
+BF16 = NoiseFloor(pairs=40, p50=0.0, max=0.0, quantum=0.125)
 
 # One candidate, one step of 0.125 beside.
 ONE_QUANTUM = [0.125, *(0.0 for _ in BASE[1:])]
@@ -37,37 +39,59 @@ def verdicts(*probes: ProbeEvidence, floor: NoiseFloor = QUIET) -> list[ProbeVer
     return [one.verdict for one in judged(*probes, floor=floor)]
 
 
-def stale(name: str = "p0", shift: float | list[float] = 0.6) -> ProbeEvidence:
-    return probe(name, production=[leg(shift) for _ in range(LEGS_THAT_PROVE)])
-
-
-def test_a_difference_in_every_repeat_is_stale() -> None:
-    assert verdicts(stale()) == [ProbeVerdict.STALE]
-    assert verdicts(stale(), floor=NOISY) == [ProbeVerdict.STALE]
+def test_a_difference_that_reproduces_in_fresh_legs_is_stale_and_tells_how_sure_it_is() -> None:
+    assert verdicts(stale_probe()) == [ProbeVerdict.STALE]
+    assert verdicts(stale_probe(), floor=NOISY) == [ProbeVerdict.STALE]
+    (found,) = judged(stale_probe())
+    assert found.p == pytest.approx(2 / 12870)
+    assert "8 of 8 fresh legs above the threshold, p = 0.0002, excess 0.3000" in found.detail
+    assert is_proven(stale_probe(), QUIET)
 
 
 def test_a_difference_within_three_times_the_floor_is_clean() -> None:
     assert threshold_nats(NOISY) == pytest.approx(0.06)
-    assert verdicts(stale(shift=0.11), floor=NOISY) == [ProbeVerdict.CLEAN]
-    assert verdicts(stale(shift=0.13), floor=NOISY) == [ProbeVerdict.STALE]
+    assert verdicts(stale_probe(shift=0.11), floor=NOISY) == [ProbeVerdict.CLEAN]
+    assert verdicts(stale_probe(shift=0.13), floor=NOISY) == [ProbeVerdict.STALE]
 
 
 def test_a_difference_that_was_not_repeated_is_suspect_and_never_clean() -> None:
-    for count in range(1, LEGS_THAT_PROVE):
-        assert verdicts(probe(production=[leg(0.6)] * count)) == [ProbeVerdict.SUSPECT]
+    assert verdicts(probe(production=[leg(0.6)])) == [ProbeVerdict.SUSPECT]
+    assert verdicts(probe(production=[leg(0.6)] * 9)) == [ProbeVerdict.SUSPECT], "screening legs prove nothing"
 
 
-def test_a_difference_that_does_not_reproduce_is_suspect_and_never_stale() -> None:
-    assert verdicts(probe(production=[leg(0.6), leg(), leg(0.6), leg(0.6)])) == [ProbeVerdict.SUSPECT]
-    assert verdicts(probe(production=[leg(), leg(), leg(0.6), leg()])) == [ProbeVerdict.SUSPECT]
+def test_too_few_fresh_legs_to_exclude_chance_are_no_proof() -> None:
+    for legs in range(2, REPEATS):
+        assert verdicts(stale_probe(legs=legs)) == [ProbeVerdict.SUSPECT], legs
+
+
+def test_a_suspect_whose_difference_is_gone_in_the_fresh_legs_is_clean() -> None:
+    gone = probe(production=[leg(0.6)], repeats=repeats(*[leg()] * LEGS_THAT_CLEAR))
+    assert verdicts(gone) == [ProbeVerdict.CLEAN]
+    assert "in none of the legs" in judged(gone)[0].detail
+    fewer = probe(production=[leg(0.6)], repeats=repeats(*[leg()] * (LEGS_THAT_CLEAR - 1)))
+    assert verdicts(fewer) == [ProbeVerdict.SUSPECT]
+
+
+def test_a_difference_in_some_fresh_legs_is_suspect_one_replica_of_several_may_answer_there() -> None:
+    some = probe(production=[leg(0.6)], repeats=repeats(leg(0.6), *[leg()] * (REPEATS - 1)))
+    assert verdicts(some) == [ProbeVerdict.SUSPECT]
+    half = probe(production=[leg(0.6)], repeats=repeats(*[leg(0.6), leg()] * (REPEATS // 2)))
+    assert verdicts(half) == [ProbeVerdict.SUSPECT]
+
+
+def test_noise_that_both_kinds_of_leg_show_is_no_staleness() -> None:
+    both = [leg(0.6), leg()] * (REPEATS // 2)
+    found = probe(production=[leg(0.6)], repeats=repeats(*both, clean=both))
+    assert verdicts(found) == [ProbeVerdict.CLEAN]
 
 
 def test_a_first_leg_that_missed_does_not_clear_the_hits_after_it() -> None:
     # The first request found nothing (a block was evicted, a tier answered late); what users get next is stale.
-    found = judged(probe(production=[leg(cached=0), *(leg(0.6) for _ in range(LEGS_THAT_PROVE))]))
-    assert found[0].verdict is ProbeVerdict.STALE
-    assert found[0].distance == pytest.approx(0.3)
-    assert found[0].cached_tokens == 192
+    fresh = repeats(*[leg(0.6)] * REPEATS)
+    (found,) = judged(probe(production=[leg(cached=0), leg(0.6)], repeats=fresh))
+    assert found.verdict is ProbeVerdict.STALE
+    assert found.distance == pytest.approx(0.3)
+    assert found.cached_tokens == 192
 
 
 def test_a_later_leg_makes_a_probe_suspect_too() -> None:
@@ -78,31 +102,46 @@ def test_a_later_leg_makes_a_probe_suspect_too() -> None:
 def test_like_is_compared_with_like() -> None:
     found = probe(production=[leg(cached=0), leg()], cold=leg(0.2, cached=0), clean=[leg(0.4), leg(0.6)])
     assert clean_twin(found, 0) == observation(0.2)
-    assert clean_twin(found, 1) == observation(0.6)
+    assert clean_twin(found, 1) == observation(0.4)
     assert clean_twin(probe(clean=[]), 0) == leg(cached=0).observation
     no_cold = ProbeEvidence(id="p", prefix="d", weight=1.0, production=(leg(cached=0),))
     assert clean_twin(no_cold, 0) is None
     assert verdicts(no_cold) == [ProbeVerdict.UNJUDGED]
 
 
-def test_an_odd_clean_hit_disturbs_one_comparison_and_fails_nobody() -> None:
-    clean = [leg(0.6), *(leg() for _ in range(LEGS_THAT_PROVE - 1))]
-    assert verdicts(probe(production=[leg() for _ in range(LEGS_THAT_PROVE)], clean=clean)) == [ProbeVerdict.SUSPECT]
-
-
-def test_one_quantum_on_one_probe_is_no_proof_and_on_two_it_is() -> None:
-    weak = [stale(f"p{number}", ONE_QUANTUM) for number in range(2)]
+def test_one_quantum_is_no_proof_under_one_prefix_and_is_under_three() -> None:
+    weak = [stale_probe(f"p{number}", ONE_QUANTUM, prefix=f"d{number}") for number in range(3)]
     assert verdicts(weak[0], probe("p9"), floor=BF16) == [ProbeVerdict.SUSPECT, ProbeVerdict.CLEAN]
-    assert verdicts(*weak, floor=BF16) == [ProbeVerdict.STALE, ProbeVerdict.STALE]
+    assert verdicts(*weak, floor=BF16) == [ProbeVerdict.STALE] * 3
+    assert "more shared prefixes than chance" in judged(*weak, floor=BF16)[0].detail
+
+
+def test_questions_under_one_prefix_share_its_entry_and_count_once() -> None:
+    # How one entry was written moves all of them alike.
+    weak = [stale_probe(f"p{number}", ONE_QUANTUM, prefix="one") for number in range(6)]
+    assert set(verdicts(*weak, floor=BF16)) == {ProbeVerdict.SUSPECT}
 
 
 def test_two_quanta_on_one_probe_are_proof() -> None:
-    two = [0.25, *(0.0 for _ in BASE[1:])]
-    assert verdicts(stale(shift=two), floor=BF16) == [ProbeVerdict.STALE]
+    assert verdicts(stale_probe(shift=[0.25] * 10 + [0.0] * 10), floor=BF16) == [ProbeVerdict.STALE]
+
+
+def test_a_difference_as_small_as_other_company_makes_is_no_proof_under_one_prefix() -> None:
+    small = 2 * (WRITTEN_APART_NATS - 0.005)  # every second candidate moves
+    assert verdicts(stale_probe(shift=small)) == [ProbeVerdict.SUSPECT]
+    assert verdicts(stale_probe(shift=2 * (WRITTEN_APART_NATS + 0.005))) == [ProbeVerdict.STALE]
+
+
+def test_a_small_difference_proves_more_the_more_clean_pairs_there_are() -> None:
+    small = [stale_probe(f"p{number}", 0.04, prefix=f"d{number}") for number in range(2)]
+    beside = [probe(f"c{number}", prefix=f"e{number}") for number in range(2)]
+    few, many = (NoiseFloor(pairs=pairs, p50=0.0, max=0.0, quantum=0.01) for pairs in (40, 400))
+    assert verdicts(*small, *beside, floor=few)[:2] == [ProbeVerdict.SUSPECT] * 2
+    assert verdicts(*small, *beside, floor=many)[:2] == [ProbeVerdict.STALE] * 2
 
 
 def test_without_a_measured_floor_nothing_is_proven_stale_and_nothing_that_differs_is_clean() -> None:
-    found = judged(stale(), floor=UNMEASURED)
+    found = judged(stale_probe(), floor=UNMEASURED)
     assert found[0].verdict is ProbeVerdict.SUSPECT
     assert "no clean pair" in found[0].detail
     assert verdicts(probe(), floor=UNMEASURED) == [ProbeVerdict.CLEAN]
@@ -110,20 +149,25 @@ def test_without_a_measured_floor_nothing_is_proven_stale_and_nothing_that_diffe
 
 def test_without_log_probabilities_equal_texts_prove_nothing_and_other_texts_do() -> None:
     silent, other = observation(logprobs=False), observation(texts=("z",), logprobs=False)
-    clean = [leg(seen=silent)] * LEGS_THAT_PROVE
-    same = probe(production=[leg(seen=silent)], cold=leg(seen=silent, cached=0), clean=clean)
+    clean = [leg(seen=silent)] * REPEATS
+    same = probe(production=[leg(seen=silent)], cold=leg(seen=silent, cached=0), clean=clean[:1])
     assert verdicts(same, floor=UNMEASURED) == [ProbeVerdict.UNJUDGED]
-    differs = probe(production=[leg(seen=other)] * LEGS_THAT_PROVE, cold=leg(seen=silent, cached=0), clean=clean)
+    differs = probe(
+        production=[leg(seen=other)],
+        cold=leg(seen=silent, cached=0),
+        clean=clean[:1],
+        repeats=repeats(*[leg(seen=other)] * REPEATS, clean=clean),
+    )
     assert verdicts(differs, floor=UNMEASURED) == [ProbeVerdict.STALE]
 
 
 def test_a_failure_says_whether_the_answer_is_closer_to_the_old_release() -> None:
-    old = {"p0": observation(0.7)}
-    (found,) = judge_probes((stale(),), floor=QUIET, replica="here", old=old)
+    old = {"s": observation(0.7)}
+    (found,) = judge_probes((stale_probe(),), floor=QUIET, replica="here", old=old)
     assert found.closer_to == "old"
-    (found,) = judge_probes((stale(shift=0.1),), floor=QUIET, replica="here", old=old)
+    (found,) = judge_probes((stale_probe(shift=0.1),), floor=QUIET, replica="here", old=old)
     assert found.closer_to == "new"
-    assert judged(stale())[0].closer_to is None
+    assert judged(stale_probe())[0].closer_to is None
 
 
 def test_a_reference_of_another_kind_widens_the_floor_to_the_bound_between_kernels() -> None:
@@ -157,4 +201,4 @@ def test_staleness_below_the_noise_may_pass_and_is_what_power_is_for() -> None:
 
 
 def test_the_floor_of_a_run_that_is_stale_everywhere_is_still_clean() -> None:
-    assert noise_floor([stale()]).max == 0.0
+    assert noise_floor([stale_probe()]).max == 0.0

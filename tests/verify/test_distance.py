@@ -8,7 +8,7 @@ import random
 import pytest
 
 from kvrelease.engines.base import GeneratedToken, Observation, TopLogprob
-from kvrelease.verify.distance import Distance, distance, logit_quantum
+from kvrelease.verify.distance import Distance, distance, logit_quantum, telling_tokens
 from tests.verify.builders import observation, token
 
 FORCED = GeneratedToken(token="<think>", logprob=-1e-5, top=(TopLogprob(token="<think>", logprob=-1e-5),))
@@ -38,19 +38,57 @@ def test_the_distance_is_symmetric() -> None:
         assert one.first_divergence == other.first_divergence
 
 
-def test_it_is_the_mean_over_the_union_and_a_missing_token_counts_from_the_smallest_listed() -> None:
+def test_it_is_the_mean_over_the_union_and_a_missing_token_counts_with_the_least_it_can_differ_by() -> None:
     left, right = answer(listed(a=-0.5, b=-2.0)), answer(listed(a=-0.7, c=-3.0))
-    # a: 0.2; b: |-2 - (-3)|; c: |-2 - (-3)|
+    # a: 0.2; b lies below -3 on the right: 1.0 at least; c lies below -2 on the left: it may be -3 there too.
     found = distance(left, right)
-    assert found.nats == pytest.approx((0.2 + 1.0 + 1.0) / 3)
+    assert found.nats == pytest.approx((0.2 + 1.0 + 0.0) / 3)
     assert found.largest_nats == pytest.approx(1.0)
+
+
+def test_a_server_that_tells_fewer_candidates_is_at_no_distance_for_that() -> None:
+    full, cut = token(), token()
+    cut = GeneratedToken(token=cut.token, logprob=cut.logprob, top=cut.top[:5])
+    assert distance(answer(full), answer(cut)).nats == 0.0
+
+
+def test_ties_at_the_end_of_the_list_make_no_distance() -> None:
+    assert distance(answer(listed(a=-0.5, b=-2.0)), answer(listed(a=-0.5, c=-2.0))).nats == 0.0
+
+
+def test_figures_that_are_none_are_left_out() -> None:
+    odd = listed(a=-0.5, b=-2.0, c=-math.inf, d=math.nan)
+    assert distance(answer(odd), answer(listed(a=-0.5, b=-2.5))).nats == pytest.approx(0.25)
+    assert distance(answer(listed(c=-math.inf)), answer(listed(a=-0.5))).nats is None
+    assert logit_quantum((answer(odd),)) == pytest.approx(1.5)
+
+
+def test_candidates_of_one_spelling_are_told_apart() -> None:
+    def twice(second: float) -> GeneratedToken:
+        top = tuple(TopLogprob(token="\ufffd", logprob=value) for value in (-0.5, second))
+        return GeneratedToken(token="\ufffd", logprob=-0.5, top=top)
+
+    assert distance(answer(twice(-1.0)), answer(twice(-1.5))).nats == pytest.approx(0.25)
+
+
+def test_one_text_cut_into_tokens_in_two_ways_does_not_diverge() -> None:
+    merged = answer(token(text="ab"), text="ab")
+    assert distance(merged, answer(token(text="a"), token(text="b"), text="ab")).first_divergence is None
+
+
+def test_how_many_tokens_it_takes_to_tell() -> None:
+    assert telling_tokens(answer(token())) == 1
+    assert telling_tokens(answer(FORCED, FORCED, token())) == 3
+    assert telling_tokens(answer(FORCED)) == 1
+    assert telling_tokens(answer()) is None
+    assert telling_tokens(answer(GeneratedToken(token="a", logprob=-1.0))) is None
 
 
 def test_a_forced_first_token_is_skipped_where_both_agree_on_it() -> None:
     left, right = answer(FORCED, token()), answer(FORCED, token(0.2))
     assert distance(left, right).nats == pytest.approx(0.1)
     only_one = answer(listed(**{"<think>": -0.9, "x": -1.0}), token(0.2))
-    assert distance(answer(FORCED, token()), only_one).nats == pytest.approx((0.89999 + 0.99999) / 2, abs=1e-4)
+    assert distance(answer(FORCED, token()), only_one).nats == pytest.approx(0.89999 / 2, abs=1e-4)
 
 
 def test_when_every_token_is_forced_the_first_is_compared() -> None:

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from kvrelease import artifacts
 from kvrelease.artifacts import Verdict
 from kvrelease.verify.checks import CheckId, CheckVerdict
-from kvrelease.verify.consistency import LEGS_THAT_PROVE
 from kvrelease.verify.evidence import Evidence, Isolation, Limits, PowerPair, ReferencePair
 from kvrelease.verify.judge import VerifyReport, judge
 from tests.verify.builders import (
@@ -22,9 +21,10 @@ from tests.verify.builders import (
     observation,
     probe,
     replica,
+    stale_probe,
 )
 
-STALE = probe("s", production=[leg(0.6)] * LEGS_THAT_PROVE)
+STALE = stale_probe()
 
 
 def verdict_of(report: VerifyReport, check: CheckId) -> CheckVerdict:
@@ -88,9 +88,7 @@ def test_missing_evidence_is_inconclusive_never_a_pass(run: Evidence, words: str
 
 def test_clean_answers_that_disagree_hide_nothing() -> None:
     # The "clean" hits are not the cold answer: noise, or a layer below the reference's keys that serves old entries.
-    contaminated = [
-        probe(f"p{n}", production=[leg(0.6)] * LEGS_THAT_PROVE, clean=[leg(0.6), leg(0.6)]) for n in range(12)
-    ]
+    contaminated = [probe(f"p{n}", production=[leg(0.6)], clean=[leg(0.6), leg(0.6)]) for n in range(12)]
     assert judge(evidence(replica(contaminated))).verdict is Verdict.INCONCLUSIVE
     known = PowerPair(probe="p0", stale=observation(0.6), clean=observation())
     assert judge(replace(evidence(replica(contaminated)), power=(known,))).verdict is Verdict.INCONCLUSIVE

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from kvrelease.engines.base import Counters, EngineKind
-from kvrelease.verify.consistency import LEGS_THAT_PROVE
 from kvrelease.verify.evidence import Isolation, Limits
-from kvrelease.verify.legs import CLEAN_HITS, NOISE_NONCES, hidden_hits
+from kvrelease.verify.legs import NOISE_NONCES, hidden_hits
+from kvrelease.verify.repeats import REPEATS
 from kvrelease.workload.body import whole_text
 from tests.engines.scripted import Generation, ScriptedEngine
 from tests.verify.builders import leg
-from tests.verify.deployments import deployment, observed, prompts, serve_users, system_prompt
+from tests.verify.deployments import DESKS, deployment, observed, prompts, serve_users, system_prompt
 
 SMALL = prompts(per_desk=2)
 LIMITS = Limits(stale_below=0.4)
@@ -25,7 +25,7 @@ def kind_of(body: dict[str, Any], *, salt: str | None) -> str:
     carried = body.get("cache_salt")
     if body.get("prompt_logprobs") is not None or body.get("cache_prompt") is False:
         return "reference"
-    if carried is not None and carried.startswith("kvrelease-reference"):
+    if carried is not None and carried.startswith(("kvrelease-reference", "kvrelease-company")):
         return "reference"
     if is_nonce:
         return "nonce"
@@ -47,38 +47,63 @@ def test_production_legs_come_first_then_other_spaces_nonces_and_references_last
     with ScriptedEngine(release="new") as engine:
         observed(engine, deployed=deployed, limits=LIMITS)
         kinds = log_of(engine, since=0, salt=deployed.salt)
-        # The last production legs prove residency.
+        # References, then entries written again in company and read; the last production legs prove residency.
         assert runs(kinds) == ["production", "exposure", "nonce", "reference", "production"]
         assert kinds.index("exposure") == len(SMALL)
-        assert kinds.count("reference") == len(SMALL) * (1 + CLEAN_HITS)
+        assert kinds.count("reference") == len(SMALL) * (1 + 1 + 2)
 
 
-def test_on_a_stale_engine_suspects_are_repeated_in_pairs_at_the_end() -> None:
+def test_a_clean_run_asks_each_of_sixty_probes_three_and_a_half_times_at_most() -> None:
+    deployed = deployment(salt="release", prompt_set=prompts(per_desk=20))
+    with ScriptedEngine(release="new") as engine:
+        found = observed(engine, deployed=deployed, limits=Limits(stale_below=0.05), max_probes=60)
+        assert len(found.evidence.replicas[0].probes) == 60
+        assert found.evidence.cost.requests == len(engine.generations())
+        assert found.evidence.cost.requests <= 3.5 * 60
+
+
+def test_entries_written_again_are_written_in_company_and_read_alone() -> None:
+    with ScriptedEngine(release="new") as engine:
+        (replica,) = observed(engine, deployed=deployment(prompt_set=SMALL), limits=LIMITS).evidence.replicas
+        seen = [str(one.body.get("cache_salt", "")) for one in engine.generations()]
+        company = [salt for salt in seen if salt.startswith("kvrelease-company-")]
+        assert len(set(company[: len(SMALL)])) == len(SMALL), "each is written into a key space of its own"
+        assert sorted(company[len(SMALL) :]) == sorted(company[: len(SMALL)]), "and read there once"
+        assert all(probe.rewritten[0].cached_tokens for probe in replica.probes)
+
+
+def test_on_a_stale_engine_the_worst_suspect_of_each_prefix_is_asked_again_in_turns() -> None:
     with ScriptedEngine(release="old") as engine:
         serve_users(engine, prompt_set=SMALL)
         engine.reload("new")
         since = len(engine.generations())
         found = observed(engine, deployed=deployment(prompt_set=SMALL), limits=LIMITS)
         kinds = log_of(engine, since=since, salt=None)
-        assert kinds[-6:] == ["production", "reference"] * 3
         (replica,) = found.evidence.replicas
-        assert all(len(probe.production) >= LEGS_THAT_PROVE for probe in replica.probes)
-        assert all(len(probe.clean) == CLEAN_HITS + LEGS_THAT_PROVE - 1 for probe in replica.probes)
+        again = [probe for probe in replica.probes if probe.repeats.production]
+        assert sorted(probe.prefix for probe in again) == sorted(DESKS)
+        assert all(len(probe.repeats.production) == len(probe.repeats.clean) == REPEATS for probe in again)
+        turns = [set(kinds[place : place + 2]) for place in range(len(kinds) - 2 * REPEATS * len(again), len(kinds), 2)]
+        assert turns == [{"production", "reference"}] * (REPEATS * len(again))
+        short = [one.body["max_tokens"] for one in engine.generations()[-2 * REPEATS :]]
+        assert short == [1] * (2 * REPEATS)
 
 
 def test_llamacpp_repeats_each_prompt_at_once_before_anything_else_can_wipe_it() -> None:
+    legs = 1 + REPEATS
     with ScriptedEngine(EngineKind.LLAMACPP, release="new") as engine:
         observed(engine, deployed=deployment(prompt_set=SMALL), limits=LIMITS)
         bodies = [seen.body for seen in engine.generations()]
         kinds = [kind_of(body, salt=None) for body in bodies]
-        first = [str(body["messages"]) for body in bodies[: LEGS_THAT_PROVE * len(SMALL)]]
+        first = [str(body["messages"]) for body in bodies[: legs * len(SMALL)]]
         assert kinds[: len(first)] == ["production"] * len(first)
         assert runs(first) == list(dict.fromkeys(first))
-        assert [first.count(body) for body in runs(first)] == [LEGS_THAT_PROVE] * len(SMALL)
+        assert [first.count(body) for body in runs(first)] == [legs] * len(SMALL)
         rest = kinds[len(first) :]
-        assert runs(rest[:3]) == ["nonce", "reference"]
-        # Then, for each probe, a cold leg and its clean hits.
-        assert rest[2:] == (["reference"] + ["production"] * CLEAN_HITS) * len(SMALL)
+        # The control, and the pairs that measure the noise; then, for each probe, a cold leg and its clean hit.
+        nonces = 2 + 2 * NOISE_NONCES
+        assert runs(rest[: nonces + 1]) == ["nonce", "reference"]
+        assert rest[nonces:] == ["reference", "production"] * len(SMALL)
 
 
 def test_every_request_is_greedy_short_and_otherwise_production_s_own() -> None:

@@ -190,7 +190,7 @@ def test_a_llamacpp_reference_that_has_been_used_before_is_still_cold() -> None:
         found = observed(engine, deployed=UNSALTED, limits=LIMITS, reference=reference)
         (replica,) = found.evidence.replicas
         assert replica.isolation is Isolation.REFERENCE
-        assert all(probe.cold is not None and len(probe.clean) == 2 for probe in replica.probes)
+        assert all(probe.cold is not None and len(probe.clean) == 1 for probe in replica.probes)
 
 
 # --- what hits tell -------------------------------------------------------------------------------------------------
