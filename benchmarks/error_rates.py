@@ -14,13 +14,18 @@ from tests.verify.simulation import Noise, batches, bursty, gaussian, quiet, rat
 RUNS = 300
 PROBES = 12
 STALE_NATS = (0.06, 0.11, 0.27)  # fine-tunes of 1, 12 and 36 steps; docs/statistics.md
-MODELS: tuple[tuple[str, Noise], ...] = (
-    ("none", quiet),
-    ("Gaussian, 0.005 nats", gaussian(0.005)),
-    ("Gaussian, 0.02 nats", gaussian(0.02)),
-    ("two batch kernels, 0.02 nats", batches(0.02)),
-    ("rare bf16 steps of 0.125 nats", rounded()),
-    ("bursty, 0.01 nats", bursty(0.01)),
+# What an observation gets when it is read, and what an entry got when it was written.
+MODELS: tuple[tuple[str, Noise, Noise], ...] = (
+    ("none", quiet, quiet),
+    ("Gaussian, 0.005 nats", gaussian(0.005), quiet),
+    ("Gaussian, 0.02 nats", gaussian(0.02), quiet),
+    ("two batch kernels, 0.02 nats", batches(0.02), quiet),
+    ("rare bf16 steps of 0.125 nats", rounded(), quiet),
+    ("bursty, 0.01 nats", bursty(0.01), quiet),
+    ("written: Gaussian, 0.02 nats", quiet, gaussian(0.02)),
+    ("written: two batch kernels, 0.02 nats", quiet, batches(0.02)),
+    ("written: one entry of 25, 0.05 nats", quiet, batches(0.05, share=0.04)),
+    ("both: Gaussian, 0.01 nats", gaussian(0.01), gaussian(0.01)),
 )
 
 
@@ -30,9 +35,12 @@ def main(arguments: list[str]) -> None:
     print(f"{runs} runs of {PROBES} probes each, power unknown\n")
     heads = ("noise", "clean: fail", "clean: inconclusive", *(f"stale {nats}: pass" for nats in STALE_NATS))
     print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
-    for name, noise in MODELS:
-        clean = rates(runs, noise=noise, probes=PROBES)
-        missed = [rates(runs, noise=noise, stale_nats=nats, probes=PROBES)[Verdict.PASS] for nats in STALE_NATS]
+    for name, noise, written in MODELS:
+        clean = rates(runs, noise=noise, written=written, probes=PROBES)
+        missed = [
+            rates(runs, noise=noise, written=written, stale_nats=nats, probes=PROBES)[Verdict.PASS]
+            for nats in STALE_NATS
+        ]
         row = (name, *(f"{share:.1%}" for share in (clean[Verdict.FAIL], clean[Verdict.INCONCLUSIVE], *missed)))
         print(f"| {' | '.join(row)} |", flush=True)
 

@@ -93,11 +93,17 @@ def repeats_result(repeats: Repeats, *, threshold: float) -> RepeatsResult:
     ]
     return RepeatsResult(
         legs=first,
-        showed=sum(min(distances[one][first:]) > threshold for one in range(first)),
+        showed=_showed(repeats, threshold=threshold),
         p=exchange_p(distances, production=first) if first >= 2 and len(clean) >= 2 else None,
         excess=statistics.fmean(across) - (statistics.fmean(among) if among else 0.0),
         largest_nats=statistics.median(largest) if largest else None,
     )
+
+
+def _showed(repeats: Repeats, *, threshold: float) -> int:
+    """Fresh production legs that lie farther from every clean one than the threshold."""
+    clean = [leg.observation for leg in repeats.clean]
+    return sum(min(gap(leg.observation, twin) for twin in clean) > threshold for leg in repeats.production)
 
 
 def _distances(answers: Sequence[Observation]) -> list[list[float]]:
@@ -112,7 +118,7 @@ def is_let_go(repeats: Repeats, *, threshold: float) -> bool:
     """Whether the difference showed in none of enough fresh production legs."""
     if len(repeats.production) < LEGS_THAT_CLEAR or not repeats.clean:
         return False
-    return repeats_result(repeats, threshold=threshold).showed == 0
+    return _showed(repeats, threshold=threshold) == 0
 
 
 def in_turn(suspects: Sequence[ProbeEvidence]) -> list[ProbeEvidence]:
