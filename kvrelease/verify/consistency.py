@@ -115,7 +115,7 @@ def suspicion(probe: ProbeEvidence) -> float:
 
 def is_proven(probe: ProbeEvidence, floor: NoiseFloor) -> bool:
     """Whether a suspect's repeats prove it stale, whatever the other probes show."""
-    return _strength(probe, floor) is _Strength.PROVEN
+    return _weighed(probe, floor).strength is _Strength.PROVEN
 
 
 def judge_probes(
@@ -129,14 +129,14 @@ def judge_probes(
         replica: URL, for the report.
         old: observations of the old release by prompt id, for `closer_to`.
     """
-    strengths = {probe.id: _strength(probe, floor) for probe in probes}
-    showing = {probe.prefix for probe in probes if strengths[probe.id] in (_Strength.PROVEN, _Strength.REPRODUCED)}
+    weighed = {probe.id: _weighed(probe, floor) for probe in probes}
+    shown = (_Strength.PROVEN, _Strength.REPRODUCED)
+    showing = {probe.prefix for probe in probes if weighed[probe.id].strength in shown}
     chance = chance_of_as_many(len(showing), of=len({probe.prefix for probe in probes}), rate=1 / (floor.pairs + 1))
     return tuple(
         _judgement(
             probe,
-            strength=strengths[probe.id],
-            floor=floor,
+            weighed=weighed[probe.id],
             are_too_many=bool(showing) and chance <= ALPHA,
             replica=replica,
             old=old.get(probe.id),
@@ -159,19 +159,33 @@ class _Strength(enum.Enum):
     PROVEN = "reproduced, beyond noise"
 
 
-def _strength(probe: ProbeEvidence, floor: NoiseFloor) -> _Strength:
+class _Weighed(msgspec.Struct, frozen=True, kw_only=True):
+    """One probe's evidence.
+
+    Attributes:
+        strength: of it.
+        distances: [production legs] against their clean twins.
+        again: what its repeats showed; None where it was not asked again.
+    """
+
+    strength: _Strength
+    distances: tuple[Distance, ...] = ()
+    again: RepeatsResult | None = None
+
+
+def _weighed(probe: ProbeEvidence, floor: NoiseFloor) -> _Weighed:
     found = leg_distances(probe)
     if not found:
-        return _Strength.UNJUDGED
-    if not is_suspect(probe, floor):
-        return _Strength.BLUNT if any(one.nats is None for one in found) else _Strength.NONE
+        return _Weighed(strength=_Strength.UNJUDGED)
+    threshold = threshold_nats(floor)
+    if not any(_is_above(one, threshold=threshold) for one in found):
+        strength = _Strength.BLUNT if any(one.nats is None for one in found) else _Strength.NONE
+        return _Weighed(strength=strength, distances=found)
     if not probe.repeats.production or not probe.repeats.clean:
-        return _Strength.UNREPEATED
-    return _strength_of_repeats(_repeats(probe, floor), floor, needs_floor=any(one.nats is not None for one in found))
-
-
-def _repeats(probe: ProbeEvidence, floor: NoiseFloor) -> RepeatsResult:
-    return repeats_result(probe.repeats, threshold=threshold_nats(floor))
+        return _Weighed(strength=_Strength.UNREPEATED, distances=found)
+    again = repeats_result(probe.repeats, threshold=threshold)
+    strength = _strength_of_repeats(again, floor, needs_floor=any(one.nats is not None for one in found))
+    return _Weighed(strength=strength, distances=found, again=again)
 
 
 def _strength_of_repeats(again: RepeatsResult, floor: NoiseFloor, *, needs_floor: bool) -> _Strength:
@@ -194,20 +208,13 @@ def _is_large(again: RepeatsResult, floor: NoiseFloor) -> bool:
 
 
 def _judgement(
-    probe: ProbeEvidence,
-    *,
-    strength: _Strength,
-    floor: NoiseFloor,
-    are_too_many: bool,
-    replica: str,
-    old: Observation | None,
+    probe: ProbeEvidence, *, weighed: _Weighed, are_too_many: bool, replica: str, old: Observation | None
 ) -> ProbeJudgement:
-    found = leg_distances(probe)
+    found, again = weighed.distances, weighed.again
     worst = max(range(len(probe.production)), key=lambda index: (found[index].nats or 0.0) if found else 0.0)
     leg, shown = probe.production[worst], found[worst] if found else None
-    again = _repeats(probe, floor) if probe.repeats.production and probe.repeats.clean else None
-    verdict, detail = _VERDICTS[strength], strength.value
-    if strength is _Strength.REPRODUCED and are_too_many:
+    verdict, detail = _VERDICTS[weighed.strength], weighed.strength.value
+    if weighed.strength is _Strength.REPRODUCED and are_too_many:
         verdict, detail = ProbeVerdict.STALE, "reproduced, under more shared prefixes than chance explains"
     if again is not None and verdict in (ProbeVerdict.STALE, ProbeVerdict.SUSPECT):
         detail += f" ({again.showed} of {again.legs} fresh legs above the threshold"

@@ -6,11 +6,12 @@ Definitions and measured sizes: docs/statistics.md.
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import msgspec
 
-from kvrelease.engines.base import GeneratedToken, Observation, TopLogprob
+from kvrelease.engines.base import GeneratedToken, Observation
 
 # A first token that is all but certain (`<think>`, a harmony channel) carries nothing: its neighbours are noise.
 FORCED_LOGPROB_NATS = -1e-3
@@ -52,7 +53,7 @@ def distance(left: Observation, right: Observation) -> Distance:
 
 def _first_unforced(left: tuple[GeneratedToken, ...], right: tuple[GeneratedToken, ...]) -> int | None:
     for index, (one, other) in enumerate(zip(left, right, strict=False)):
-        if not _finite(one) or not _finite(other):
+        if not (_has_figures(one) and _has_figures(other)):
             return None
         if not _is_forced(one, other):
             return index
@@ -60,32 +61,37 @@ def _first_unforced(left: tuple[GeneratedToken, ...], right: tuple[GeneratedToke
 
 
 def _is_forced(one: GeneratedToken, other: GeneratedToken) -> bool:
-    return one.token == other.token and all(token.top[0].logprob > FORCED_LOGPROB_NATS for token in (one, other))
+    return (
+        one.token == other.token
+        and one.top[0].logprob > FORCED_LOGPROB_NATS
+        and other.top[0].logprob > FORCED_LOGPROB_NATS
+    )
+
+
+def _has_figures(token: GeneratedToken) -> bool:
+    """Whether some candidate carries a figure: a stand-in for minus infinity, or NaN, is none."""
+    return any(math.isfinite(entry.logprob) for entry in token.top)
 
 
 def telling_tokens(observation: Observation) -> int | None:
     """How many generated tokens it takes to reach one that is not forced; None where candidates are not told."""
     for index, token in enumerate(observation.tokens):
-        if not _finite(token):
+        if not _has_figures(token):
             return None
         if not _is_forced(token, token):
             return index + 1
     return 1 if observation.tokens else None
 
 
-def _finite(token: GeneratedToken) -> tuple[TopLogprob, ...]:
-    """The candidates that carry a figure: a stand-in for minus infinity, or NaN, carries none."""
-    return tuple(entry for entry in token.top if math.isfinite(entry.logprob))
-
-
 def _named(token: GeneratedToken) -> dict[tuple[str, int], float]:
     """Log-probabilities by spelling; candidates of one spelling (halves of a character, say) are told apart by rank."""
     named: dict[tuple[str, int], float] = {}
-    seen: dict[str, int] = {}
-    for entry in _finite(token):
-        place = seen.get(entry.token, 0)
-        seen[entry.token] = place + 1
-        named[entry.token, place] = entry.logprob
+    for entry in token.top:
+        if math.isfinite(entry.logprob):
+            place = 0
+            while (entry.token, place) in named:
+                place += 1
+            named[entry.token, place] = entry.logprob
     return named
 
 
@@ -126,10 +132,10 @@ def logit_quantum(observations: tuple[Observation, ...]) -> float | None:
     logits' spacing (0.125 for logits from 16 to 32); in float32 the smallest gap is near zero, as it should be.
     """
     gaps = [
-        first.logprob - second.logprob
+        first - second
         for observation in observations
         for token in observation.tokens[:1]
-        for first, second in zip(_finite(token), _finite(token)[1:], strict=False)
-        if first.logprob - second.logprob > ROUNDING_NATS
+        for first, second in itertools.pairwise(_named(token).values())
+        if first - second > ROUNDING_NATS
     ]
     return min(gaps, default=None)

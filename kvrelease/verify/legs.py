@@ -349,11 +349,13 @@ class Collector:
         floor = self._floor()
         suspects = sorted((probe for probe in self._probes() if is_suspect(probe, floor)), key=suspicion, reverse=True)
         asked: set[str] = set()
+        is_over = False
         for suspect in in_turn(suspects):
-            if suspect.prefix in asked and any(is_proven(probe, floor) for probe in self._probes()):
+            if is_over and suspect.prefix in asked:
                 break
             asked.add(suspect.prefix)
             await self._repeat(suspect.id, floor=floor)
+            is_over = is_over or is_proven(replace(suspect, repeats=self._repeats_of(suspect.id)), floor)
 
     async def _repeat(self, prompt_id: str, *, floor: NoiseFloor) -> None:
         """Fresh legs of both kinds, in turns; half as many where the difference is gone."""

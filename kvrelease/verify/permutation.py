@@ -13,9 +13,15 @@ Planning and Inference 143 (2013), sections 4 and 6.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 # Two sums of the same distances in another order differ by rounding; they are equal all the same.
 _ROUNDING = 1e-9
@@ -39,14 +45,8 @@ def exchange_p(distances: Sequence[Sequence[float]], *, production: int) -> floa
     legs = len(distances)
     clean = legs - production
     assert min(production, clean) >= 2, (production, clean)
-    count = math.comb(legs, production)
-    assert count <= MAX_LABELLINGS, f"{production} against {clean} legs have {count} labellings"
     matrix = np.asarray(distances, dtype=np.float64)
-    chosen = np.fromiter(
-        itertools.chain.from_iterable(itertools.combinations(range(legs), production)), dtype=np.intp
-    ).reshape(count, production)
-    marks = np.zeros((count, legs))
-    np.put_along_axis(marks, chosen, 1.0, axis=1)
+    marks = _labellings(legs, production)
     # Sums over ordered pairs: within the first group, within the second, and across.
     towards = marks @ matrix
     within_first = np.einsum("ij,ij->i", towards, marks)
@@ -59,6 +59,21 @@ def exchange_p(distances: Sequence[Sequence[float]], *, production: int) -> floa
     )
     # The first of the combinations is the observed labelling.
     return float(np.mean(energy >= energy[0] - _ROUNDING * (1.0 + abs(float(matrix.max())))))
+
+
+@functools.lru_cache(maxsize=8)
+def _labellings(legs: int, production: int) -> NDArray[np.float64]:
+    """[labellings][legs] 1 for a leg that is called production, 0 for the others; the observed labelling first."""
+    import numpy as np
+
+    count = math.comb(legs, production)
+    assert count <= MAX_LABELLINGS, f"{production} of {legs} legs can be labelled in {count} ways"
+    chosen = np.fromiter(
+        itertools.chain.from_iterable(itertools.combinations(range(legs), production)), dtype=np.intp
+    ).reshape(count, production)
+    marks = np.zeros((count, legs))
+    np.put_along_axis(marks, chosen, 1.0, axis=1)
+    return marks
 
 
 def fewest_legs(*, alpha: float) -> int:

@@ -99,13 +99,15 @@ def observed_run(
     floor = noise_floor(found.values())
     suspects = sorted((probe for probe in found.values() if is_suspect(probe, floor)), key=suspicion, reverse=True)
     asked: set[str] = set()
+    is_over = False
     for suspect in in_turn(suspects):
-        if suspect.prefix in asked and any(is_proven(probe, floor) for probe in found.values()):
+        if is_over and suspect.prefix in asked:
             break
         asked.add(suspect.prefix)
         number = int(suspect.id[1:])
         again = _repeated(entries[number], threshold=threshold_nats(floor))
         found[number] = replace(suspect, repeats=again)
+        is_over = is_over or is_proven(found[number], floor)
     return evidence(replica(found.values()), limits=Limits(stale_below=0.25))
 
 
