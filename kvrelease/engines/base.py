@@ -128,6 +128,11 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         was_throttled: the server asked for fewer requests before it answered (429, or 503 with a time).
         retry_after_s: the longest wait that it asked for meanwhile, seconds; None when it asked for none.
         rank: the data-parallel rank that answered.
+        id: the response's own id.
+        created: when the answer was made, by the server's clock; Unix time in whole seconds.
+        sent_at: when it was asked for, by our clock; Unix time in seconds.
+        cached_in_front: one sentence naming the response cache that says it answered (`front_cache`); None where none
+            does, which is no proof that an engine computed the answer.
     """
 
     text: str
@@ -145,6 +150,10 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     was_throttled: bool = False
     retry_after_s: float | None = None
     rank: int | None = None
+    id: str | None = None
+    created: int | None = None
+    sent_at: float | None = None
+    cached_in_front: str | None = None
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):

@@ -256,7 +256,7 @@ class Transport:
         self, what: str, method: str, path: str, *, content: bytes | None, streams: bool, attempts: Attempts
     ) -> Reply:
         headers = self._sent if content is None else {"content-type": "application/json"} | self._sent
-        start = time.perf_counter()
+        start, sent_at = time.perf_counter(), time.time()
         async with self._connections.client.stream(
             method, self.url + path, content=content, headers=headers, extensions=self._extensions
         ) as response:
@@ -293,6 +293,7 @@ class Transport:
                 events=tuple(events),
                 total_s=total_s,
                 retries=attempts.retries,
+                sent_at=sent_at,
             )
 
     def _translated(self, error: Exception, *, what: str, retries: int) -> tuple[ServiceError, bool]:

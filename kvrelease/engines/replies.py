@@ -52,6 +52,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
         lost: attempts before this one that the server may have carried out all the same.
         was_throttled: the server asked for fewer requests, in this answer or in one before it.
         retry_after_s: the longest wait that it asked for, seconds; None when it asked for none.
+        sent_at: when the attempt that was answered was sent, Unix time in seconds; None where none was.
     """
 
     what: str
@@ -65,6 +66,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     lost: int = 0
     was_throttled: bool = False
     retry_after_s: float | None = None
+    sent_at: float | None = None
 
     @property
     def is_ok(self) -> bool:

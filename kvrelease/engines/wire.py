@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from kvrelease.artifacts import JsonObject
 from kvrelease.engines.base import GeneratedToken, Observation, Request, Route, TopLogprob
 from kvrelease.engines.foreign import as_count, as_ids, as_list, as_number, as_object, as_text, at, is_object
+from kvrelease.engines.front_cache import cached_in_front
 from kvrelease.engines.replies import Reply
 from kvrelease.errors import UnexpectedReply, UsageError
 
@@ -24,6 +25,8 @@ _STAND_IN = -100.0
 _ABORTED = ("abort", "error")
 # Any other text there is the server's own, and may hold what it was sent.
 _FINISHES = (*_ABORTED, "stop", "length", "content_filter", "tool_calls", "function_call", None)
+# Unix time in seconds has eleven digits until the year 5138; what is longer counts something else (milliseconds).
+_MOST_UNIX_S = 99_999_999_999
 
 
 def request_body(request: Request, *, model: str) -> JsonObject:
@@ -81,8 +84,9 @@ def observation(reply: Reply, payloads: Iterable[tuple[JsonObject, float | None]
     Raises:
         UnexpectedReply: it is no generation, an empty one, or one that the server aborted.
     """
+    timed = tuple(payloads)
     gathered = _Gathered(top=top)
-    for payload, at_s in payloads:
+    for payload, at_s in timed:
         gathered.add(payload, at_s=at_s)
     gathered.check(reply.what)
     return Observation(
@@ -99,6 +103,10 @@ def observation(reply: Reply, payloads: Iterable[tuple[JsonObject, float | None]
         lost=reply.lost,
         was_throttled=reply.was_throttled,
         retry_after_s=reply.retry_after_s,
+        id=gathered.id,
+        created=gathered.created,
+        sent_at=reply.sent_at,
+        cached_in_front=cached_in_front(reply.headers, (payload for payload, _ in timed)),
     )
 
 
@@ -119,6 +127,8 @@ class _Gathered:
         self.finish_reason: str | None = None
         self.model: str | None = None
         self.fingerprint: str | None = None
+        self.id: str | None = None
+        self.created: int | None = None
         self.ttft_s: float | None = None
         self.saw_choice = False
 
@@ -128,6 +138,9 @@ class _Gathered:
             self.usage = self.usage | as_object(payload["usage"])
         self.model = as_text(payload.get("model")) or self.model
         self.fingerprint = as_text(payload.get("system_fingerprint")) or self.fingerprint
+        # Some servers give each event of a stream an id or a time of its own: the first is the answer's.
+        self.id = self.id or as_text(payload.get("id")) or None
+        self.created = _unix_s(payload.get("created")) if self.created is None else self.created
         for choice in map(as_object, as_list(payload.get("choices"))):
             if (as_count(choice.get("index")) or 0) != 0:
                 continue
@@ -176,6 +189,12 @@ class _Gathered:
 
     def _known_finish(self) -> str | None:
         return self.finish_reason if self.finish_reason in _FINISHES else "unknown here"
+
+
+def _unix_s(value: object) -> int | None:
+    """Unix time in whole seconds; None for anything else, zero (a field that nobody filled in) included."""
+    seconds = as_count(value)
+    return seconds if seconds and seconds <= _MOST_UNIX_S else None
 
 
 def _texts(choice: JsonObject) -> list[str]:

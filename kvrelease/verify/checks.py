@@ -35,6 +35,7 @@ class CheckId(enum.StrEnum):
     """What is asked; the order is the order of the report."""
 
     IDENTITY = "identity"
+    RESPONSE_CACHE = "response-cache"
     FIRST_TOUCH = "first-touch"
     CONTROL = "control"
     BINDING = "binding"

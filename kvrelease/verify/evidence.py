@@ -94,10 +94,12 @@ class ControlEvidence(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         legs: [2].
         counted_hits: how far the server's hit counter moved over both, None when it has none.
+        counted_queries: how far its counter of looked-up tokens did; None likewise, or where it went back.
     """
 
     legs: tuple[Leg, Leg]
     counted_hits: float | None
+    counted_queries: float | None = None
 
 
 class ReferencePair(msgspec.Struct, frozen=True, kw_only=True):

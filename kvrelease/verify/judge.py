@@ -32,6 +32,7 @@ from kvrelease.verify.identity import FOREIGN_BOUND_NATS, check_identity
 from kvrelease.verify.noise import NoiseFloor, noise_floor
 from kvrelease.verify.power import check_power, stale_clean_distance
 from kvrelease.verify.repeats import ALPHA, REPEATS
+from kvrelease.verify.response_cache import check_response_cache
 
 METHOD_NOTE = (
     f"suspects are asked again, {REPEATS} fresh legs of each kind, and judged by an exact permutation test; a clean "
@@ -172,6 +173,7 @@ def _judge_replica(replica: ReplicaEvidence, evidence: Evidence) -> _ReplicaJudg
     exposure = check_exposure(replica, floor=floor, namespace=evidence.namespace)
     checks = (
         check_identity(replica, floor=floor),
+        check_response_cache(replica, floor=floor),
         check_first_touch(replica, limits=evidence.limits, key_space=evidence.production_salt),
         check_control(replica),
         check_binding(replica, namespace=evidence.namespace, production_salt=evidence.production_salt),

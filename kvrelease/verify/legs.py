@@ -211,8 +211,14 @@ class Collector:
         before = await engine.counters()
         legs = await self._nonce_twice()
         after = await engine.counters()
-        counted = None if before is None or after is None else after.all_cached_tokens - before.all_cached_tokens
-        return ControlEvidence(legs=legs, counted_hits=counted)
+        if before is None or after is None:
+            return ControlEvidence(legs=legs, counted_hits=None)
+        queried = after.queried_tokens - before.queried_tokens
+        return ControlEvidence(
+            legs=legs,
+            counted_hits=after.all_cached_tokens - before.all_cached_tokens,
+            counted_queries=queried if queried >= 0 else None,
+        )
 
     async def _nonce_twice(self) -> tuple[Leg, Leg]:
         request = as_probe(await self._nonce(salt=self.replica.deployment.salt))

@@ -145,12 +145,18 @@ def conclude(observed: Observed, *, deployment: Deployment, ledger: Ledger) -> t
     """The judgement on a run, written to the ledger; and all that went wrong on the way."""
     report = judge(observed.evidence)
     failed = {(check.replica, check.id) for check in report.checks if check.verdict is CheckVerdict.FAIL}
+    # What another layer answered, this release did not compute: it explains no later hit.
+    replayed = {
+        check.replica
+        for check in report.checks
+        if check.id is CheckId.RESPONSE_CACHE and check.verdict in (CheckVerdict.FAIL, CheckVerdict.INCONCLUSIVE)
+    }
 
     def doubt_of(replica: Replica) -> Doubt:
         url = replica.identity.url
         if (url, CheckId.IDENTITY) in failed:
             return Doubt.PROCESS
-        is_dirty = (url, CheckId.FIRST_TOUCH) in failed or (url, CheckId.CONSISTENCY) in failed
+        is_dirty = (url, CheckId.FIRST_TOUCH) in failed or (url, CheckId.CONSISTENCY) in failed or url in replayed
         return Doubt.KEY_SPACE if is_dirty else Doubt.NONE
 
     closing = close_run(
@@ -210,6 +216,12 @@ def _require_same(record: Record | None, *, option: str, deployment: Deployment,
             f"{option}: it is a record of {record.release.name} ({record.release.kv_name}) itself, not of the release "
             "before it",
             hint="name the record of the old release, or use this one as --golden",
+        )
+    kept = next((found for one in record.observations if (found := one.leg.observation.cached_in_front)), None)
+    if kept is not None:
+        raise InputError(
+            f"{option}: {kept}, so it is no record of what an engine computes",
+            hint="record it again at the engine's own URL",
         )
     if same_release and (record.foreign_tokens != 0 or record.interrupted):
         found = f"{record.foreign_tokens} of its cached tokens were not computed by that release"

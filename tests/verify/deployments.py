@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from kvrelease.artifacts import JsonObject, ReleaseRef
 from kvrelease.binding.deployment import Deployment
@@ -29,6 +29,17 @@ from tests.engines.scripted import ScriptedEngine
 from tests.ledger.opening import given_or_new
 
 T = TypeVar("T")
+
+
+class Served(Protocol):
+    """A server of the tests: an engine, or something in front of one."""
+
+    kind: EngineKind
+
+    @property
+    def url(self) -> str:
+        """The base URL."""
+
 
 DESKS = ("returns", "billing", "repairs")
 # A dozen prompts support a quarter; the claim's own numbers are tested in test_claim.py.
@@ -89,7 +100,7 @@ def deployment(
 
 
 def with_clients(
-    engines: Sequence[ScriptedEngine],
+    engines: Sequence[Served],
     do: Callable[[list[EngineClient]], Awaitable[T]],
     *,
     kind: EngineKind | None = None,
@@ -160,7 +171,7 @@ def warmed(
     return with_clients(engines, main, timeout_s=timeout_s, max_retries=max_retries)
 
 
-def recorded(engine: ScriptedEngine, *, deployed: Deployment | None = None, ledger: Ledger | None = None) -> Record:
+def recorded(engine: Served, *, deployed: Deployment | None = None, ledger: Ledger | None = None) -> Record:
     """A record of one engine."""
 
     async def main(clients: list[EngineClient]) -> Record:
@@ -171,7 +182,7 @@ def recorded(engine: ScriptedEngine, *, deployed: Deployment | None = None, ledg
 
 
 def observed(
-    *engines: ScriptedEngine,
+    *engines: Served,
     deployed: Deployment | None = None,
     ledger: Ledger | None = None,
     limits: Limits = QUARTER,
@@ -203,7 +214,7 @@ def observed(
 
 
 def verified(
-    *engines: ScriptedEngine,
+    *engines: Served,
     deployed: Deployment | None = None,
     ledger: Ledger | None = None,
     limits: Limits = QUARTER,
