@@ -54,6 +54,17 @@ def verify_document(found: VerifyReport) -> Document:
     return Document(title=f"Verifying {found.release.name}", blocks=tuple(blocks))
 
 
+def history_line(found: VerifyReport, *, run: int) -> str:
+    """One run of a watch in one line: verdict, size, and the claim or the reason, which are this run's alone."""
+    stale = found.stale
+    suspect = sum(probe.verdict is ProbeVerdict.SUSPECT for probe in found.probes)
+    return (
+        f"run {run}, {found.created:%Y-%m-%d %H:%M:%S} UTC: {word(str(found.verdict)).text}, {stale.count} stale and "
+        f"{suspect} suspect of {len(found.probes)} probes, {found.cost.requests} requests, {found.cost.seconds:.1f} s: "
+        f"{found.reason}"
+    )
+
+
 def _stale_probes(found: VerifyReport) -> list[Block]:
     marked = [probe for probe in found.probes if probe.verdict in (ProbeVerdict.STALE, ProbeVerdict.SUSPECT)]
     if not marked:

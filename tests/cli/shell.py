@@ -8,8 +8,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from tests.engines.scripted import Break, ScriptedEngine
 
 RULES = "Every rule of this shop is written down here and holds for every customer. " * 8
 
@@ -81,3 +83,15 @@ def finish(*argv: object, **options: object) -> Result:
     process = start(*argv, **options)
     out, err = process.communicate(timeout=60)
     return Result(code=process.returncode, out=out or "", err=err or "")
+
+
+def after(server: ScriptedEngine, *, answers: int, then: Callable[[], Break | None]) -> None:
+    """Lets the server answer so many generations, and do something else with the others."""
+    original, seen = server.take_breakage, 0
+
+    def take(path: str) -> Break | None:
+        nonlocal seen
+        seen += path.startswith("/v1/c")
+        return then() if seen > answers and path.startswith("/v1/c") else original(path)
+
+    server.take_breakage = take  # type: ignore[method-assign]

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from kvrelease.artifacts import Verdict
 from kvrelease.prewarm.result import PrewarmReport
 from kvrelease.verify.judge import VerifyReport
 from kvrelease.verify.record import Record
-from tests.cli.shell import COMMAND, Releases, finish, start
+from tests.cli.shell import COMMAND, Releases, after, finish, start
 from tests.engines.scripted import Break, ScriptedEngine
 from tests.release.builders import write_release
 from tests.release.hub_server import serve_hub
@@ -45,18 +45,6 @@ def in_the_background() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-def after(server: ScriptedEngine, *, answers: int, then: Callable[[], Break | None]) -> None:
-    """Lets the server answer so many generations, and do something else with the others."""
-    original, seen = server.take_breakage, 0
-
-    def take(path: str) -> Break | None:
-        nonlocal seen
-        seen += path.startswith("/v1/c")
-        return then() if seen > answers and path.startswith("/v1/c") else original(path)
-
-    server.take_breakage = take  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])

@@ -9,11 +9,15 @@ import typer
 from kvrelease.cli import console, options, session
 from kvrelease.cli.interrupt import run_async
 from kvrelease.cli.outcome import exit_code
-from kvrelease.cli.output import choose_format, deliver, require_writable, save
+from kvrelease.cli.output import choose_format
+from kvrelease.cli.run_results import RunResults
+from kvrelease.cli.watch import Lap, alone, require_watch
+from kvrelease.cli.watch import watch as watching
 from kvrelease.config import DEFAULT_STALE_BELOW, DEFAULT_TIMEOUT_S
-from kvrelease.errors import ExitCode, UsageError, worst
+from kvrelease.errors import ExitCode, NoModel, ServiceError, UsageError, worst
 
 _EVIDENCE = "Evidence"
+_WATCHING = "Watching"
 # What still has a meaning when saved observations are judged again.
 _OF_JUDGING_AGAIN = ("judge_again", "form", "output")
 
@@ -115,7 +119,8 @@ def verify(
         typer.Option(
             "--observations",
             metavar="FILE",
-            help="Save what was observed, to be judged again with --from.",
+            help="Save what was observed, to be judged again with --from. With --watch a file for each run: "
+            "FILE-0001, FILE-0002 before the suffix.",
             rich_help_panel=_EVIDENCE,
         ),
     ] = None,
@@ -123,6 +128,40 @@ def verify(
         Path | None,
         typer.Option(
             "--from", metavar="FILE", help="Judge saved observations; no engine is asked.", rich_help_panel=_EVIDENCE
+        ),
+    ] = None,
+    watch: Annotated[
+        float | None,
+        typer.Option(
+            "--watch",
+            metavar="SECONDS",
+            min=0.001,
+            callback=options.finite,
+            help="Repeat the gate, from one start to the next, with other probes each time. A fail ends it at once "
+            "with 1, three runs in a row that end 5 with 5.",
+            rich_help_panel=_WATCHING,
+        ),
+    ] = None,
+    watch_for: Annotated[
+        float | None,
+        typer.Option(
+            "--watch-for",
+            metavar="SECONDS",
+            min=0.0,
+            callback=options.finite,
+            help="End the watch after that time, with what its last run ended with. Default: until a signal (130).",
+            rich_help_panel=_WATCHING,
+        ),
+    ] = None,
+    metrics_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--metrics-file",
+            envvar="KVRELEASE_METRICS_FILE",
+            metavar="FILE.prom",
+            help="After each run, its figures for Prometheus (node exporter's textfile collector). Also without "
+            "--watch.",
+            rich_help_panel=_WATCHING,
         ),
     ] = None,
     wait: options.WaitOption = None,
@@ -143,9 +182,11 @@ def verify(
 
     Example: kvrelease verify --release ./models/v1.3 --old-release ./models/v1.2 --engine-url http://127.0.0.1:8000
     --prompts prompts/support.yaml
+
+    Example: kvrelease verify --release ./models/v1.3 --engine-url http://canary:8000 --prompts prompts/support.yaml
+    --watch 300 --watch-for 3600 --metrics-file /var/lib/node_exporter/kvrelease.prom
     """
     from kvrelease import artifacts
-    from kvrelease.report.verify import verify_document
     from kvrelease.verify.evidence import Evidence, Limits
     from kvrelease.verify.judge import judge
     from kvrelease.verify.record import Record
@@ -155,12 +196,18 @@ def verify(
     if judge_again is not None:
         _require_no_other_option(context, source=judge_again)
     choose_format(form, output)
-    if observations is not None:
-        require_writable(observations, option="--observations")
+    require_watch(every_s=watch, for_s=watch_for, expects_cold=expect_cold)
+    results = RunResults(
+        form=form,
+        output=output,
+        observations=observations,
+        metrics=metrics_file if judge_again is None else None,  # its variable speaks of every run, and this is none
+        is_watching=watch is not None,
+    )
+    results.require_places()
     if judge_again is not None:
         report = judge(artifacts.read(judge_again, Evidence))
-        code = exit_code(verdict=report.verdict)
-        return deliver(report, lambda: verify_document(report), wanted=form, output=output, code=code)
+        return results.deliver(report, code=exit_code(verdict=report.verdict))
     config = session.configuration()
     access = session.access_of(
         config=config,
@@ -181,7 +228,7 @@ def verify(
             found, config=config, ledger=store, prompt_set=prompt_set, namespace=namespace, command="verify"
         )
 
-        async def gather() -> Observed:
+        async def gather(run: int) -> Observed:
             async with (
                 session.fleet_of(access, release=release, progress=progress) as fleet,
                 open_twins(
@@ -201,17 +248,31 @@ def verify(
                     limits=Limits(stale_below=stale_below, expects_cold=expect_cold, requires_power=require_power),
                     twins=twins,
                     max_probes=probes,
-                    seed=seed,
+                    seed=seed + run,
                     progress=progress,
                 )
 
-        observed = run_async(gather())
-        saved = ExitCode.OK if observations is None else save(observed.evidence, observations)
-        report, faults = conclude(observed, deployment=deployment, ledger=store)
-    for fault in faults:
-        console.say_fault(fault)
-    code = exit_code(verdict=report.verdict, faults=faults, interrupted=observed.interrupted)
-    return deliver(report, lambda: verify_document(report), wanted=form, output=output, code=worst((code, saved)))
+        def verified(run: int) -> Lap:
+            observed = run_async(gather(run))
+            saved = results.save_observations(observed.evidence, run=run + 1)
+            report, faults = conclude(observed, deployment=deployment, ledger=store)
+            for fault in faults:
+                console.say_fault(fault)
+            code = exit_code(verdict=report.verdict, faults=faults, interrupted=observed.interrupted)
+            return Lap(code=worst((code, saved)), report=report, was_interrupted=observed.interrupted)
+
+        def lap(run: int) -> Lap:
+            try:
+                return verified(run)
+            except (ServiceError, NoModel) as error:  # nobody could be asked: while watching, the next run may
+                console.say_error(error)
+                return Lap(code=error.exit_code)
+
+        def after(found: Lap, run: int) -> Lap:
+            return results.after_run(found, deployment=deployment, run=run + 1)
+
+        ended = alone(after(lap(0), 0)) if watch is None else watching(lap, after=after, every_s=watch, for_s=watch_for)
+    return results.at_the_end(ended)
 
 
 def _require_no_other_option(context: typer.Context, *, source: Path) -> None:

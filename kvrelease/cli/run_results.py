@@ -1,0 +1,119 @@
+"""Where the results of each run of the gate go: observations, metrics, a line of history, the report."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kvrelease.cli import console
+from kvrelease.cli.output import Format, deliver, require_writable, save
+from kvrelease.cli.watch import Lap, Watched
+from kvrelease.errors import ExitCode, InputError, UsageError, worst
+
+if TYPE_CHECKING:
+    from kvrelease.binding.deployment import Deployment
+    from kvrelease.verify.evidence import Evidence
+    from kvrelease.verify.judge import VerifyReport
+
+
+class RunResults(msgspec.Struct, frozen=True, kw_only=True):
+    """What the options say of results.
+
+    Attributes:
+        form: `--format`.
+        output: `--output`.
+        observations: `--observations`.
+        metrics: `--metrics-file`.
+        is_watching: there may be several runs.
+    """
+
+    form: Format | None
+    output: Path | None
+    observations: Path | None
+    metrics: Path | None
+    is_watching: bool
+
+    def require_places(self) -> None:
+        """Checks before the work what would lose its result after it.
+
+        Raises:
+            UsageError: a file cannot be written, or the collector would pass the metrics over.
+        """
+        if self.observations is not None:
+            require_writable(self.observations, option="--observations")
+        if self.metrics is None:
+            return
+        if self.metrics.suffix != ".prom":
+            raise UsageError(
+                f"--metrics-file {self.metrics}: the textfile collector reads files that end in .prom, and no others",
+                hint=f"for example: --metrics-file {self.metrics.name}.prom",
+            )
+        require_writable(self.metrics, option="--metrics-file")
+
+    def save_observations(self, evidence: Evidence, *, run: int) -> ExitCode:
+        """Saves what one run observed, where that is wanted; while watching, in a file of its own."""
+        path = self.observations
+        if path is None:
+            return ExitCode.OK
+        return save(evidence, path.with_name(f"{path.stem}-{run:04d}{path.suffix}") if self.is_watching else path)
+
+    def after_run(self, found: Lap, *, deployment: Deployment, run: int) -> Lap:
+        """The run, with everything written that is written after each; what could not be is told, and makes its code.
+
+        Args:
+            found: the run. Of one that was cut short nothing is written here.
+            deployment: that was verified.
+            run: counted from 1.
+        """
+        if found.was_interrupted:
+            return found
+        if self.metrics is not None:
+            found = _measured(found, self.metrics, deployment=deployment, run=run)
+        if self.is_watching:
+            _tell(found, run=run)
+            if self.output is not None and found.report is not None:
+                found = msgspec.structs.replace(found, code=self.deliver(found.report, code=found.code))
+        return found
+
+    def at_the_end(self, ended: Watched) -> ExitCode:
+        """Writes the last report, where it is not written already."""
+        is_written = self.is_watching and self.output is not None and not ended.is_cut_short
+        return ended.code if ended.report is None or is_written else self.deliver(ended.report, code=ended.code)
+
+    def deliver(self, report: VerifyReport, *, code: ExitCode) -> ExitCode:
+        """Writes a report, and gives back the exit code, or the worse one of a report that could not be written."""
+        from kvrelease.report.verify import verify_document  # noqa: PLC0415 - late, as in every command
+
+        return deliver(report, lambda: verify_document(report), wanted=self.form, output=self.output, code=code)
+
+
+def _measured(found: Lap, path: Path, *, deployment: Deployment, run: int) -> Lap:
+    from kvrelease.report.prometheus import write_metrics  # noqa: PLC0415 - late, as above
+
+    try:
+        write_metrics(
+            path,
+            found.report,
+            release=deployment.release,
+            namespace=deployment.namespace,
+            code=found.code,
+            ended_at=time.time(),
+            run=run,
+        )
+    except InputError as error:
+        console.say_error(error)
+        return msgspec.structs.replace(found, code=worst((found.code, error.exit_code)))
+    return found
+
+
+def _tell(found: Lap, *, run: int) -> None:
+    """A line of history on the terminal."""
+    from kvrelease.report.verify import history_line  # noqa: PLC0415 - late, as above
+
+    if found.report is None:
+        console.say(f"run {run}: no engine could be asked (exit code {found.code.value})")
+    else:
+        console.say(history_line(found.report, run=run))
