@@ -97,7 +97,8 @@ def _first_touch(replica: ReplicaEvidence, *, limits: Limits, space: str) -> tup
         return CheckVerdict.INCONCLUSIVE, (
             f"{unknown} of {len(legs)} probes have production legs without cached_tokens, and the counters of /metrics "
             "do not tell either; not known is not zero. vLLM needs --enable-prompt-tokens-details, SGLang "
-            "--enable-cache-report; or verify while nobody else uses the engine"
+            "--enable-cache-report; or verify while nobody else uses the engine. What a response cache answered tells "
+            "of no hit"
             if legs
             else "no production leg was sent"
         )

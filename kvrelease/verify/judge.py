@@ -32,7 +32,7 @@ from kvrelease.verify.identity import FOREIGN_BOUND_NATS, check_identity
 from kvrelease.verify.noise import NoiseFloor, noise_floor
 from kvrelease.verify.power import check_power, stale_clean_distance
 from kvrelease.verify.repeats import ALPHA, REPEATS
-from kvrelease.verify.response_cache import check_response_cache
+from kvrelease.verify.response_cache import check_response_cache, without_kept_hits
 
 METHOD_NOTE = (
     f"suspects are asked again, {REPEATS} fresh legs of each kind, and judged by an exact permutation test; a clean "
@@ -168,12 +168,14 @@ def _judge_replica(replica: ReplicaEvidence, evidence: Evidence) -> _ReplicaJudg
     if replica.isolation is Isolation.REFERENCE and _differs_in_kind(replica):
         floor = widened(floor, to_threshold=FOREIGN_BOUND_NATS)
     url = replica.identity.url
+    response_cache = check_response_cache(replica, floor=floor)
+    replica = without_kept_hits(replica)
     old: dict[str, Observation] = {pair.probe: pair.witness for pair in replica.old_pairs}
     probes = judge_probes(replica.probes, floor=floor, replica=url, old=old)
     exposure = check_exposure(replica, floor=floor, namespace=evidence.namespace)
     checks = (
         check_identity(replica, floor=floor),
-        check_response_cache(replica, floor=floor),
+        response_cache,
         check_first_touch(replica, limits=evidence.limits, key_space=evidence.production_salt),
         check_control(replica),
         check_binding(replica, namespace=evidence.namespace, production_salt=evidence.production_salt),

@@ -14,9 +14,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
-from kvrelease.binding.observe import Leg
-from kvrelease.engines.base import Observation
+from kvrelease.binding.observe import Leg, Witness
+from kvrelease.engines.base import EngineKind, Observation
 from kvrelease.engines.front_cache import next_step
 from kvrelease.verify.checks import Check, CheckId, CheckVerdict
 from kvrelease.verify.consistency import MORE_THAN_ONE_QUANTUM, WRITTEN_APART_NATS, threshold_nats
@@ -63,9 +64,34 @@ def check_response_cache(replica: ReplicaEvidence, *, floor: NoiseFloor) -> Chec
     return Check(id=CheckId.RESPONSE_CACHE, verdict=verdict, detail=detail, replica=replica.identity.url)
 
 
+def without_kept_hits(replica: ReplicaEvidence) -> ReplicaEvidence:
+    """The evidence without the hits that users' kept answers tell of: another request had them, maybe elsewhere."""
+    answers = _answers(replica)
+    kept = _kept(answers, _signs(answers))
+    if not kept:
+        return replica
+
+    def told(legs: Iterable[Leg]) -> tuple[Leg, ...]:
+        return tuple(
+            replace(leg, cached_tokens=None, foreign_tokens=None, witness=Witness.NOBODY)
+            if leg.observation in kept
+            else leg
+            for leg in legs
+        )
+
+    probes = tuple(replace(probe, production=told(probe.production)) for probe in replica.probes)
+    return replace(replica, probes=probes, residency=told(replica.residency))
+
+
+def _kept(answers: Sequence[_Answer], signs: Mapping[int, str]) -> frozenset[Observation]:
+    return frozenset(one.observation for one in answers if one.place in signs)
+
+
 def _verdict(
     replica: ReplicaEvidence, answers: Sequence[_Answer], signs: Mapping[int, str], *, floor: NoiseFloor
 ) -> tuple[CheckVerdict, str]:
+    if replica.identity.kind is EngineKind.LOCAL:
+        return CheckVerdict.NOTE, "in process: nothing is in front"
     uncomputed = _uncomputed_tokens(replica)
     if not signs and uncomputed is None:
         return _no_sign(replica, answers)
@@ -154,9 +180,9 @@ def _of_times(answers: Sequence[_Answer]) -> Iterable[tuple[int, str]]:
     clock = _clock(answers)
     if clock is None:
         return
-    for one in answers:
-        age = clock.age_s(one.observation)
-        if age is not None and age > 0:
+    old = [one for one in answers if (age := clock.age_s(one.observation)) is not None and age > 0]
+    if not _follow_the_run([one.observation for one in old], clock):
+        for one in old:
             yield one.place, "made before the run began, by the server's own clock"
 
 
@@ -218,6 +244,17 @@ class _Clock(msgspec.Struct, frozen=True, kw_only=True):
         return self.began_at + self.ahead_s - self.slowest_s - (seen.created + UNIT_S)
 
 
+def _follow_the_run(old: Sequence[Observation], clock: _Clock) -> bool:
+    """Whether the times of what seems old pass as the run does: a second process's clock, behind, and no cache."""
+    times = [(seen.created, seen.sent_at) for seen in old if seen.created is not None and seen.sent_at is not None]
+    if not times:
+        return False
+    sent = [asked for _, asked in times]
+    behind = [asked - created for created, asked in times]
+    slack = UNIT_S + clock.slowest_s
+    return max(sent) - min(sent) > 2 * slack and max(behind) - min(behind) <= slack
+
+
 def _clock(answers: Sequence[_Answer]) -> _Clock | None:
     """The server's clock; None where `created` does not pass as the run does (a constant, a start time).
 
@@ -258,7 +295,7 @@ def _wrong(
     replica: ReplicaEvidence, answers: Sequence[_Answer], signs: Mapping[int, str], *, floor: NoiseFloor
 ) -> str | None:
     """Why kept answers are not this release's: they differ from what it computes, or are older than its process."""
-    kept = {id(one.observation) for one in answers if one.place in signs}
+    kept = _kept(answers, signs)
     different = [probe.id for probe in replica.probes if _differs(probe, kept, floor=floor)]
     if different:
         return (
@@ -276,10 +313,10 @@ def _wrong(
     return f"{older} answers are older than the engine's process" if older else None
 
 
-def _differs(probe: ProbeEvidence, kept: set[int], *, floor: NoiseFloor) -> bool:
+def _differs(probe: ProbeEvidence, kept: frozenset[Observation], *, floor: NoiseFloor) -> bool:
     """Whether a kept answer of production differs from what the engine computed, by more than noise and writing do."""
-    twins = [leg.observation for leg in _clean_legs(probe) if id(leg.observation) not in kept]
-    users = [leg.observation for leg in (*probe.production, *probe.repeats.production) if id(leg.observation) in kept]
+    twins = [leg.observation for leg in _clean_legs(probe) if leg.observation not in kept]
+    users = [leg.observation for leg in (*probe.production, *probe.repeats.production) if leg.observation in kept]
     return bool(twins) and any(all(_is_another(seen, twin, twins, floor=floor) for twin in twins) for seen in users)
 
 

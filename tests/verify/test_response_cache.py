@@ -164,6 +164,20 @@ def test_an_answer_from_before_the_run_is_found_whatever_the_servers_clock_says(
         assert ("made before the run began" in found.detail) == (expected is CheckVerdict.INCONCLUSIVE)
 
 
+def test_a_second_process_whose_clock_is_behind_is_no_cache() -> None:
+    run = Run()
+    computed = run.probes()
+    late = [run.answer(created=int(BEGAN + run.sent - 600)) for _ in range(6)]
+    found = checked([*computed, *(run.probe(f"late-{number}", seen) for number, seen in enumerate(late))])
+    assert found.verdict is CheckVerdict.PASS, found.detail
+
+
+def test_in_process_nothing_is_in_front() -> None:
+    who = identity(kind=EngineKind.LOCAL)
+    found = checked(Run().probes(), evidence=replica(who=who, control=None, binding=None))
+    assert (found.verdict, found.detail) == (CheckVerdict.NOTE, "in process: nothing is in front")
+
+
 def test_an_answer_older_than_the_engines_process_fails_even_where_it_is_the_same() -> None:
     run = Run()
     kept = run.answer(created=int(BEGAN) - 600)
@@ -239,6 +253,17 @@ def test_e15_a_gateway_that_keeps_the_old_models_answers_fails(says: dict[str, s
     assert found.verdict is CheckVerdict.FAIL
     assert "another answer than the engine gives" in found.detail
     assert ("AISIX answered" in found.detail) == bool(says)
+
+
+def test_what_kept_answers_tell_of_hits_is_no_hit_on_a_fresh_engine() -> None:
+    """The same release, restarted: what users hit then, an earlier process computed, and no cache here is dirty."""
+    with ScriptedEngine(release="new") as engine, CachingGateway(engine, says={"x-cache": "HIT"}) as gateway:
+        recorded(gateway, deployed=UNSALTED)
+        engine.restart()
+        report = verified(gateway, deployed=UNSALTED, limits=LIMITS)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert next(one for one in report.checks if one.id is CheckId.FIRST_TOUCH).verdict is CheckVerdict.INCONCLUSIVE
+    assert {probe.foreign_tokens for probe in report.probes} == {None}
 
 
 def test_a_gateway_that_does_not_know_the_salt_makes_no_pass_and_teaches_the_ledger_nothing(ledger: Ledger) -> None:
