@@ -14,6 +14,7 @@ import msgspec
 from kvrelease.selection.budget import Budget
 from kvrelease.selection.coverage import Choice, Forest, choose
 from kvrelease.selection.sketch import Block, PrefixSketch, sample_of
+from kvrelease.workload.entry import MAX_WEIGHT
 
 
 class ChosenSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +72,17 @@ def choose_set(sketch: PrefixSketch, budget: Budget, *, block: int, unit_weight:
         unit_weight=unit_weight,
         worthwhile=math.fsum(one.weight for one in blocks),
     )
+
+
+def fit_to_read(weights: Sequence[float], *, least: float) -> tuple[float, ...]:
+    """[chosen] the same weights as a prompt set may have them: sums of large ones scaled down, and none zero.
+
+    Args:
+        weights: that prompts stand for; of wildly different ones the smallest may be lost to rounding.
+        least: what the lightest request weighs.
+    """
+    scale = min(1.0, MAX_WEIGHT / max(weights, default=MAX_WEIGHT))
+    return tuple((weight if weight > 0 else least) * scale for weight in weights)
 
 
 def _weights(blocks: Sequence[Block], parents: Sequence[int], choice: Choice) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ import msgspec
 
 from kvrelease.errors import InputError, TrafficLogError
 from kvrelease.selection.budget import Budget
-from kvrelease.selection.chosen_set import ChosenSet, choose_set
+from kvrelease.selection.chosen_set import ChosenSet, choose_set, fit_to_read
 from kvrelease.selection.cutting import Cutter, Encode, Unit, cutter_for
 from kvrelease.selection.evaluate import Score, Sums
 from kvrelease.selection.result import CurvePoint, SelectedPrompt, Selection
@@ -229,7 +229,8 @@ def _changed(source: str) -> InputError:
 def _prompts(chosen_set: ChosenSet, requests: tuple[LoggedRequest, ...]) -> tuple[SelectedPrompt, ...]:
     ids = DistinctIds()
     prompts = []
-    for chosen, weight, request in zip(chosen_set.choice.chosen, chosen_set.weights, requests, strict=True):
+    weights = fit_to_read(chosen_set.weights, least=chosen_set.unit_weight)
+    for chosen, weight, request in zip(chosen_set.choice.chosen, weights, requests, strict=True):
         stem = "request" if request.place.line is None else f"line-{request.place.line}"
         prompts.append(
             SelectedPrompt(

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+from msgspec.structs import replace
+
 from kvrelease.selection.budget import Budget
 from kvrelease.selection.select import select
 from kvrelease.selection.set_file import set_lines
@@ -23,3 +26,17 @@ def test_a_tenants_salt_goes_with_its_prompt(tmp_path: Path) -> None:
     (tmp_path / "set.jsonl").write_text(set_lines(found.report.prompts, found.requests))
     loaded = load_prompt_set("set.jsonl", directory=tmp_path)
     assert sorted((one.id, one.salt) for one in loaded) == [("line-1", "t1"), ("line-3", None)]
+
+
+@pytest.mark.parametrize("weights", [(1e15, 1e15, 1e15, 3.0), (1e15, 1e15, 1e-3, 1e-3), (1e-300, 1e-300, 1.0, 1.0)])
+def test_whatever_weights_a_log_has_the_set_can_be_read(tmp_path: Path, weights: tuple[float, ...]) -> None:
+    heads = ("a" * 200, "a" * 200, "a" * 100 + "b" * 100, "a" * 100 + "b" * 100)
+    log = [
+        replace(chat(head, "x", line=line), weight=weight)
+        for line, (head, weight) in enumerate(zip(heads, weights, strict=True), start=1)
+    ]
+    found = select(opened(log), source="log.jsonl", budget=Budget(requests=4), held_out_share=0)
+    assert found.report.prompts
+    (tmp_path / "set.jsonl").write_text(set_lines(found.report.prompts, found.requests))
+    loaded = load_prompt_set("set.jsonl", directory=tmp_path)
+    assert [(one.id, one.weight) for one in loaded] == [(one.id, one.weight) for one in found.report.prompts]
