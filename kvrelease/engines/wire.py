@@ -22,6 +22,7 @@ from kvrelease.errors import UnexpectedReply, UsageError
 # among the top 20 never is).
 _STAND_INS = -9999.0
 _STAND_IN = -100.0
+_LEASTS = ("min_tokens", "min_new_tokens")  # vLLM's and SGLang's
 _ABORTED = ("abort", "error")
 # Any other text there is the server's own, and may hold what it was sent.
 _FINISHES = (*_ABORTED, "stop", "length", "content_filter", "tool_calls", "function_call", None)
@@ -55,6 +56,8 @@ def request_body(request: Request, *, model: str) -> JsonObject:
     newer = "max_completion_tokens"
     budgets = [name for name in ("max_tokens", newer, "n_predict") if name in body]
     body |= dict.fromkeys(budgets or ["max_tokens"], request.max_tokens)
+    # vLLM refuses a least that is more than the most; production's was for production's budget.
+    body |= {name: request.max_tokens for name in _LEASTS if (as_count(body.get(name)) or 0) > request.max_tokens}
     if request.top_logprobs > 0:
         body |= (
             {"logprobs": True, "top_logprobs": request.top_logprobs} if is_chat else {"logprobs": request.top_logprobs}

@@ -179,6 +179,12 @@ def test_without_log_probabilities_the_rest_stays() -> None:
     assert without_logprobs(request_body(request, model="m")) == {"messages": [], "model": "m", "max_tokens": 1}
 
 
+def test_a_least_number_of_tokens_is_no_more_than_the_budget_of_a_probe() -> None:
+    body: JsonObject = {"messages": [], "min_tokens": 50, "max_tokens": 400, "min_new_tokens": 1}
+    sent = request_body(Request(route=Route.CHAT, body=body, max_tokens=4), model="m")
+    assert (sent["min_tokens"], sent["max_tokens"], sent["min_new_tokens"]) == (4, 4, 1)
+
+
 def test_echo_and_an_empty_budget_are_refused() -> None:
     for request in (
         Request(route=Route.COMPLETIONS, body={"prompt": "x", "echo": True}),
