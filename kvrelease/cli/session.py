@@ -80,6 +80,15 @@ def open_ledger(url: str | None, *, no_ledger: bool) -> Ledger:
     return Ledger(IN_MEMORY if no_ledger else url or default_ledger_url())
 
 
+def look_at_ledger(url: str | None, *, no_ledger: bool) -> Ledger:
+    """As `open_ledger`, for a command that leaves nothing behind: where no ledger is yet, one that forgets."""
+    from kvrelease.ledger.store import default_ledger_url  # noqa: PLC0415 - late
+
+    place = (url or default_ledger_url()).removeprefix("sqlite:///")
+    is_missing = "://" not in place and not Path(place).exists()
+    return open_ledger(url, no_ledger=no_ledger or is_missing)
+
+
 def open_memo(*, no_memo: bool) -> Memo | None:
     """The user's memo of what was hashed; None where it is not wanted, or the user has no home to keep it in."""
     from kvrelease.release.memo import Memo, default_directory  # noqa: PLC0415 - late

@@ -128,6 +128,14 @@ def test_a_dry_run_prints_the_plan_and_its_cost_and_generates_nothing(
 
 
 @pytest.mark.usefixtures("prompt_set")
+def test_a_dry_run_leaves_nothing_behind_and_holds_up_nobody(kv: Kv, releases: Releases, workdir: Path) -> None:
+    with ScriptedEngine(release="new") as engine:
+        assert kv(*arguments(releases, engine.url), "--dry-run").code == 0
+        assert not [path for path in (workdir.parent / "state").rglob("*") if path.is_file()]
+        assert kv(*arguments(releases, engine.url), "--dry-run", "--journal", "j").code == 0
+        assert not (workdir / "j").exists()
+
+
 def test_a_journal_that_cannot_be_written_is_refused_where_it_was_named(kv: Kv, releases: Releases) -> None:
     with ScriptedEngine(release="new") as engine:
         refused = kv(*arguments(releases, engine.url), "--journal", "set.yaml")

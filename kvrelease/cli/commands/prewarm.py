@@ -215,13 +215,14 @@ def prewarm(
     )
 
     prompt_set = session.read_prompts(prompts)
-    with console.progress() as progress, session.open_ledger(ledger, no_ledger=no_ledger) as store:
+    opened = session.look_at_ledger if dry_run else session.open_ledger
+    with console.progress() as progress, opened(ledger, no_ledger=no_ledger) as store:
         found = session.read_release(release, option="--release", jobs=jobs, no_memo=no_memo, progress=progress)
         deployment = session.deployment_of(
             found, config=config, ledger=store, prompt_set=prompt_set, namespace=namespace, command="prewarm"
         )
         is_journaled = journal is not None or not (no_journal or no_ledger)
-        with _journal(journal, deployment=deployment, is_wanted=is_journaled, sends=not dry_run) as log:
+        with _journal(journal, deployment=deployment, is_wanted=is_journaled, is_looked_at=dry_run) as log:
 
             async def warm() -> PrewarmReport:
                 async with session.fleet_of(access, release=release, progress=progress) as fleet:
@@ -270,9 +271,11 @@ def prewarm(
 
 
 def _journal(
-    path: Path | None, *, deployment: Deployment, is_wanted: bool, sends: bool
+    path: Path | None, *, deployment: Deployment, is_wanted: bool, is_looked_at: bool
 ) -> AbstractContextManager[Journal | None]:
     """The journal of a run; none where none is wanted, or where the user's own place for it cannot be written.
+
+    One that is looked at is made by nobody, and held no longer than it takes to read it.
 
     Raises:
         InputError: the one that was named cannot be used, or another run holds it and this one would send as well.
@@ -284,12 +287,19 @@ def _journal(
     if not is_wanted:
         return nullcontext()
     key = journal_key(deployment)
-    if path is not None:
-        return Journal(path, key=key)
+    place = path or state_directory() / key.file_name
+    if is_looked_at and not place.exists():
+        return nullcontext()
     try:
-        return Journal(state_directory() / key.file_name, key=key)
+        found = Journal(place, key=key)
+        if not is_looked_at:
+            return found
+        with found:
+            return nullcontext(found)
     except InputError as error:
-        if sends and isinstance(error, JournalHeld):
+        if path is not None or (not is_looked_at and isinstance(error, JournalHeld)):
             raise
+        if is_looked_at:
+            return nullcontext()
         console.say_warning(f"{error.message}; a run that is killed cannot be resumed ({error.hint})")
         return nullcontext()
