@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0+cpu
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 STAMP := $(VENV)/.installed
+# Tests start hundreds of processes of ours: each would compile every module again where bytecode is not kept.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo venv engines check unit live test clean
 
