@@ -46,6 +46,7 @@ CONFINED: dict[str, tuple[str, ...]] = {
         "release/drift.py",
         "release/drift_torch.py",
         "release/drift_rows.py",
+        "engines/kernel_noise.py",
         "engines/local.py",
         "engines/local_release.py",
     ),
@@ -240,6 +241,19 @@ def test_a_heavy_library_is_imported_late(library: str) -> None:
             continue  # imported late itself
         for module, line in imports_of(path, at_import=True):
             assert module.split(".")[0] != library, f"{where}:{line} imports {library} when imported"
+
+
+def test_no_command_and_no_setting_leads_to_kernel_noise() -> None:
+    """An instrument for tests and benchmarks: only they pass it to the engine."""
+    found = [path.relative_to(PACKAGE).as_posix() for path in MODULES if "noise=" in path.read_text(encoding="utf-8")]
+    users = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in MODULES
+        if any(module == "kvrelease.engines.kernel_noise" for module, _ in imports_of(path))
+    ]
+    assert users == ["engines/local.py"]
+    for where in set(found) - set(users):
+        assert "open_local" not in (PACKAGE / where).read_text(encoding="utf-8"), where
 
 
 def test_help_loads_nothing_heavy() -> None:

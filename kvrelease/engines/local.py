@@ -32,6 +32,7 @@ from kvrelease.engines.base import (
 )
 from kvrelease.engines.block_cache import TOKENS_ONLY, BlockCache, KeyScheme
 from kvrelease.engines.blocks import ITEM_BYTES, Block, BlockShape
+from kvrelease.engines.kernel_noise import KernelNoise, NoiseSource
 from kvrelease.engines.local_release import LoadedRelease, load
 from kvrelease.engines.local_tokens import TokenCodec
 from kvrelease.engines.prompt_body import StopRule, stop_rule_of
@@ -77,6 +78,7 @@ async def open_local(
     block_tokens: int = DEFAULT_BLOCK_TOKENS,
     dtype: str = DEFAULT_DTYPE,
     threads: int | None = None,
+    noise: KernelNoise | None = None,
 ) -> LocalEngine:
     """An engine that serves the release in a directory.
 
@@ -87,6 +89,7 @@ async def open_local(
         block_tokens: tokens of a block, >= 1.
         dtype: `float32`, `bfloat16` or `float16`; of weights and KV.
         threads: for torch, process-wide; None leaves its setting alone.
+        noise: of kernels, for tests and benchmarks of what judges answers; None, as everywhere else, for none.
 
     Raises:
         MissingExtra: torch or transformers is not installed.
@@ -98,18 +101,32 @@ async def open_local(
     if block_tokens < 1 or (threads is not None and threads < 1):
         raise UsageError(f"opening {directory} in process: block_tokens and threads must be at least 1")
     engine = await asyncio.to_thread(
-        _open, directory, cache or BlockCache(), key_scheme, block_tokens=block_tokens, dtype=dtype, threads=threads
+        _open,
+        directory,
+        cache or BlockCache(),
+        key_scheme,
+        block_tokens=block_tokens,
+        dtype=dtype,
+        threads=threads,
+        noise=noise,
     )
     engine.cache.attach()
     return engine
 
 
 def _open(
-    directory: Path, cache: BlockCache, key_scheme: KeyScheme, *, block_tokens: int, dtype: str, threads: int | None
+    directory: Path,
+    cache: BlockCache,
+    key_scheme: KeyScheme,
+    *,
+    block_tokens: int,
+    dtype: str,
+    threads: int | None,
+    noise: KernelNoise | None,
 ) -> LocalEngine:
     release = load(directory, dtype=dtype)
     shape = _kv_shape(release, directory, block_tokens=block_tokens, dtype=dtype)
-    return LocalEngine(directory, release, cache, key_scheme, shape=shape, threads=threads)
+    return LocalEngine(directory, release, cache, key_scheme, shape=shape, threads=threads, noise=noise)
 
 
 class LocalEngine:
@@ -130,6 +147,7 @@ class LocalEngine:
         *,
         shape: BlockShape,
         threads: int | None,
+        noise: KernelNoise | None,
     ) -> None:
         self.cache = cache
         self.scratch = BlockCache()
@@ -140,6 +158,8 @@ class LocalEngine:
         self._release = release
         self._tokens = TokenCodec(release, name=self.url)
         self._threads = threads
+        self._noise = noise
+        self._noise_source = NoiseSource(noise) if noise is not None else None
         self._running = threading.Lock()
         self._is_open = True
         self._queried_tokens = 0
@@ -208,6 +228,7 @@ class LocalEngine:
                 "kv_cache_dtype": self.shape.dtype,
                 "attention": self._release.attention,
                 **versions,
+                **({"kernel_noise": str(self._noise)} if self._noise is not None else {}),
             },
         )
 
@@ -297,7 +318,8 @@ class LocalEngine:
 
         stop = stop_rule_of(request)
         with torch.inference_mode():
-            kv = self._restore(cached)
+            kept_blocks = len(token_ids) // self.block_tokens if keep is not None else 0
+            kv = self._restore(cached, kept_blocks=kept_blocks)
             logits = self._forward(token_ids[len(cached) * self.block_tokens :], kv)
             tokens = [self._choose(logits, top=request.top_logprobs)]
             ttft_s = time.perf_counter() - started
@@ -333,7 +355,8 @@ class LocalEngine:
 
         if self._threads is not None:
             torch.set_num_threads(self._threads)  # worker threads do not inherit it
-        return _run(self._release, torch.tensor([list(token_ids)]), kv)
+        logits = _run(self._release, torch.tensor([list(token_ids)]), kv)
+        return logits if self._noise_source is None else self._noise_source.disturb_logits(logits)
 
     def _choose(self, logits: torch.Tensor, *, top: int) -> GeneratedToken:
         logprobs = logits.float().log_softmax(-1)
@@ -351,14 +374,16 @@ class LocalEngine:
             ),
         )
 
-    def _restore(self, blocks: Sequence[Block]) -> KvCache:
-        """A cache of transformers that holds these blocks."""
+    def _restore(self, blocks: Sequence[Block], *, kept_blocks: int) -> KvCache:
+        """A cache of transformers that holds these blocks, the first of those that will be kept."""
         kv = cast(KvCache, self._release.empty_kv())
         if blocks:
             keys = _joined([block.keys for block in blocks], self.shape)
             values = _joined([block.values for block in blocks], self.shape)
             for layer in range(self.shape.layers):
                 kv.update(keys[layer].unsqueeze(0), values[layer].unsqueeze(0), layer)
+        if self._noise_source is not None:
+            self._noise_source.disturb(kv, kept_tokens=kept_blocks * self.block_tokens)
         return kv
 
     def _blocks(self, token_ids: Sequence[int], scratch: BlockCache, *, salt: str | None) -> list[Block]:
@@ -375,7 +400,7 @@ class LocalEngine:
                 own = self.cache.prefix(own_keys, self.shape).blocks
                 blocks += own[len(blocks) :]
             if len(blocks) < usable:
-                kv = self._restore(blocks)
+                kv = self._restore(blocks, kept_blocks=usable)
                 self._forward(prefix[len(blocks) * self.block_tokens :], kv)
                 blocks += [_cut_block(kv, index, self.shape) for index in range(len(blocks), usable)]
                 scratch.store(keys, self.shape, blocks.__getitem__)
