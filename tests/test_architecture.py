@@ -71,6 +71,7 @@ PURE = (
     "prewarm/proof.py",
     "prewarm/result.py",
     "prewarm/slots.py",
+    "verify/asking.py",
     "verify/checks.py",
     "verify/claim.py",
     "verify/consistency.py",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
@@ -22,7 +21,8 @@ from kvrelease.binding.salts import probe_salt
 from kvrelease.engines.base import Counters, Request
 from kvrelease.errors import Refused, one_of
 from kvrelease.progress import Progress, ProgressEvent
-from kvrelease.verify.consistency import is_proven, is_suspect, suspicion, threshold_nats
+from kvrelease.verify.asking import LegKind, repeats_to_ask
+from kvrelease.verify.consistency import is_suspect
 from kvrelease.verify.distance import telling_tokens
 from kvrelease.verify.evidence import (
     BindingEvidence,
@@ -35,7 +35,7 @@ from kvrelease.verify.evidence import (
 )
 from kvrelease.verify.noise import NoiseFloor, noise_floor
 from kvrelease.verify.record import as_probe, probe_request
-from kvrelease.verify.repeats import REPEATS, in_turn, is_let_go
+from kvrelease.verify.repeats import REPEATS
 from kvrelease.workload.prompt_set import Prompt
 
 # Probes that are written once more, in company, for the noise floor. Two requests each: a clean run of sixty probes
@@ -351,40 +351,31 @@ class Collector:
         return replace(cold, bypasses_cache=False)
 
     async def _repeat_suspects(self) -> None:
-        """Asks suspects again: the worst of each shared prefix first, and no second one once a failure is proven."""
-        floor = self._floor()
-        suspects = sorted((probe for probe in self._probes() if is_suspect(probe, floor)), key=suspicion, reverse=True)
-        asked: set[str] = set()
-        is_over = False
-        for suspect in in_turn(suspects):
-            if is_over and suspect.prefix in asked:
-                break
-            asked.add(suspect.prefix)
-            await self._repeat(suspect.id, floor=floor)
-            is_over = is_over or is_proven(replace(suspect, repeats=self._repeats_of(suspect.id)), floor)
-
-    async def _repeat(self, prompt_id: str, *, floor: NoiseFloor) -> None:
-        """Fresh legs of both kinds, in turns; half as many where the difference is gone."""
-        order = random.Random(prompt_id)  # noqa: S311 - so that a run can be followed; nothing secret hangs on it
-        for _ in range(REPEATS):
-            for leg in order.sample((self._repeat_production, self._repeat_cleanly), 2):
-                await leg(prompt_id)
-            if is_let_go(self._repeats_of(prompt_id), threshold=threshold_nats(floor)):
+        """Asks suspects again, as `asking` plans it."""
+        repeat = {LegKind.PRODUCTION: self._repeat_production, LegKind.CLEAN: self._repeat_cleanly}
+        wanted = repeats_to_ask(self._probes(), floor=self._floor())
+        ask = next(wanted, None)
+        while ask is not None:
+            leg = await repeat[ask.kind](ask.probe)
+            try:
+                ask = wanted.send(leg)
+            except StopIteration:
                 return
 
-    async def _repeat_production(self, prompt_id: str) -> None:
+    async def _repeat_production(self, prompt_id: str) -> Leg:
         request = self._request(prompt_id, salt=self.replica.deployment.salt)
-        await self._fresh(prompt_id, request, kind=0, on=self.replica)
+        return await self._fresh(prompt_id, request, kind=0, on=self.replica)
 
-    async def _repeat_cleanly(self, prompt_id: str) -> None:
+    async def _repeat_cleanly(self, prompt_id: str) -> Leg:
         request = self._clean_hit_request(prompt_id) or self._cold_request(prompt_id, self._isolation)
-        await self._fresh(prompt_id, request, kind=1, on=self._answering)
+        return await self._fresh(prompt_id, request, kind=1, on=self._answering)
 
-    async def _fresh(self, prompt_id: str, request: Request, *, kind: int, on: Replica) -> None:
+    async def _fresh(self, prompt_id: str, request: Request, *, kind: int, on: Replica) -> Leg:
         """One repeat; where candidates are told, the first token that is not forced says it all."""
         telling = telling_tokens(self._production[prompt_id][0].observation)
         leg = await self._observe(request if telling is None else replace(request, max_tokens=telling), on=on)
         self._repeats.setdefault(prompt_id, ([], []))[kind].append(leg)
+        return leg
 
 
 def hidden_hits(before: Counters | None, after: Counters | None, *, leg: Leg) -> int:

@@ -15,12 +15,11 @@ from msgspec.structs import replace
 
 from kvrelease.artifacts import Verdict
 from kvrelease.binding.observe import Leg
-from kvrelease.verify.consistency import is_proven, is_suspect, suspicion, threshold_nats
+from kvrelease.verify.asking import LegKind, repeats_to_ask
 from kvrelease.verify.evidence import Evidence, Limits, ProbeEvidence, Repeats
 from kvrelease.verify.judge import judge
 from kvrelease.verify.legs import REWRITTEN
 from kvrelease.verify.noise import noise_floor
-from kvrelease.verify.repeats import REPEATS, in_turn, is_let_go
 from tests.verify.builders import BASE, evidence, leg, replica
 
 Shift = list[float]
@@ -97,17 +96,20 @@ def observed_run(
     ]
     found = {number: _drawn(one, prefix=f"desk{number % prefixes}") for number, one in enumerate(entries)}
     floor = noise_floor(found.values())
-    suspects = sorted((probe for probe in found.values() if is_suspect(probe, floor)), key=suspicion, reverse=True)
-    asked: set[str] = set()
-    is_over = False
-    for suspect in in_turn(suspects):
-        if is_over and suspect.prefix in asked:
-            break
-        asked.add(suspect.prefix)
-        number = int(suspect.id[1:])
-        again = _repeated(entries[number], threshold=threshold_nats(floor))
-        found[number] = replace(suspect, repeats=again)
-        is_over = is_over or is_proven(found[number], floor)
+    wanted = repeats_to_ask(list(found.values()), floor=floor)
+    again: dict[str, dict[LegKind, list[Leg]]] = {}
+    ask = next(wanted, None)
+    while ask is not None:
+        entry = entries[int(ask.probe[1:])]
+        leg = entry.production() if ask.kind is LegKind.PRODUCTION else entry.clean()
+        again.setdefault(ask.probe, {kind: [] for kind in LegKind})[ask.kind].append(leg)
+        try:
+            ask = wanted.send(leg)
+        except StopIteration:
+            ask = None
+    for name, legs in again.items():
+        repeats = Repeats(production=tuple(legs[LegKind.PRODUCTION]), clean=tuple(legs[LegKind.CLEAN]))
+        found[int(name[1:])] = replace(found[int(name[1:])], repeats=repeats)
     return evidence(replica(found.values()), limits=Limits(stale_below=0.25))
 
 
@@ -172,12 +174,3 @@ def _drawn(entries: _Entries, *, prefix: str) -> ProbeEvidence:
         clean=(entries.clean(),),
         rewritten=(entries.rewritten(),) if entries.number < REWRITTEN else (),
     )
-
-
-def _repeated(entries: _Entries, *, threshold: float) -> Repeats:
-    again = Repeats()
-    for _ in range(REPEATS):
-        again = Repeats(production=(*again.production, entries.production()), clean=(*again.clean, entries.clean()))
-        if is_let_go(again, threshold=threshold):
-            break
-    return again
