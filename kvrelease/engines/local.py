@@ -291,8 +291,15 @@ class LocalEngine:
                 cached,
                 request,
                 started=started,
+                kept_blocks=self._kept_blocks(keys),
                 keep=lambda kv: self.cache.store(keys, self.shape, lambda index: _cut_block(kv, index, self.shape)),
             )
+
+    def _kept_blocks(self, keys: Sequence[bytes]) -> int:
+        """Blocks of a prompt that go into the cache, or lie there; none where all do, and the pass only reads."""
+        if self._noise_source is None or len(self.cache.prefix(keys, self.shape).blocks) == len(keys):
+            return 0
+        return len(keys)
 
     def _check_fits(self, token_ids: Sequence[int], request: Request) -> None:
         if request.max_tokens < 1 or request.top_logprobs < 0:
@@ -311,14 +318,14 @@ class LocalEngine:
         request: Request,
         *,
         started: float,
+        kept_blocks: int = 0,
         keep: Callable[[KvCache], None] | None = None,
     ) -> Observation:
-        """Greedy generation over cached blocks; `keep` gets the KV of the whole prompt."""
+        """Greedy generation over cached blocks; `keep` gets the KV of the whole prompt, to keep that many blocks."""
         import torch
 
         stop = stop_rule_of(request)
         with torch.inference_mode():
-            kept_blocks = len(token_ids) // self.block_tokens if keep is not None else 0
             kv = self._restore(cached, kept_blocks=kept_blocks)
             logits = self._forward(token_ids[len(cached) * self.block_tokens :], kv)
             tokens = [self._choose(logits, top=request.top_logprobs)]

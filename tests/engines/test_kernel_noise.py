@@ -36,15 +36,18 @@ def opened(directory: Path, **sizes: Any) -> LocalEngine:
     return run(open_local(directory, threads=1, noise=KernelNoise(**sizes) if sizes else None))
 
 
-def request(*, salt: str | None = None) -> Request:
-    ids = np.random.default_rng(0).integers(0, BYTES, PROMPT_TOKENS).tolist()
+def request(*, salt: str | None = None, tokens: int = PROMPT_TOKENS) -> Request:
+    ids = np.random.default_rng(0).integers(0, BYTES, tokens).tolist()
     return Request(route=Route.COMPLETIONS, body={"prompt": ids}, salt=salt, max_tokens=1, top_logprobs=VOCABULARY)
 
 
-def hits(engine: LocalEngine, *, salt: str | None = None, reads: int = 2) -> list[Observation]:
+def hits(
+    engine: LocalEngine, *, salt: str | None = None, tokens: int = PROMPT_TOKENS, reads: int = 2
+) -> list[Observation]:
     """Answers over the entry that this key space has."""
-    run(engine.complete(request(salt=salt)))
-    return [run(engine.complete(request(salt=salt))) for _ in range(reads)]
+    asked = request(salt=salt, tokens=tokens)
+    run(engine.complete(asked))
+    return [run(engine.complete(asked)) for _ in range(reads)]
 
 
 def gap(one: Observation, other: Observation) -> float:
@@ -53,10 +56,11 @@ def gap(one: Observation, other: Observation) -> float:
     return nats
 
 
-def test_what_was_written_stays_with_the_entry(release: Path) -> None:
+@pytest.mark.parametrize("tokens", [PROMPT_TOKENS, 192], ids=["with an end", "whole blocks"])
+def test_what_was_written_stays_with_the_entry(release: Path, tokens: int) -> None:
     engine = opened(release, written=0.02)
-    one, again = hits(engine, salt="a")
-    other, _ = hits(engine, salt="b")
+    one, again = hits(engine, salt="a", tokens=tokens)
+    other, _ = hits(engine, salt="b", tokens=tokens)
     assert gap(one, again) == 0
     assert gap(one, other) > 0
 
