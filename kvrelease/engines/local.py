@@ -258,6 +258,34 @@ class LocalEngine:
         started = time.perf_counter()
         return await asyncio.to_thread(self._complete, request, started=started)
 
+    def beside(self, noise: KernelNoise | None) -> LocalEngine:
+        """Another worker of the same weights on the same cache, with other noise: what this one does in another batch.
+
+        Whoever asks for it closes it too.
+        """
+        other = LocalEngine(
+            self._directory,
+            self._release,
+            self.cache,
+            self.key_scheme,
+            shape=self.shape,
+            threads=self._threads,
+            noise=noise,
+        )
+        other.cache.attach()
+        return other
+
+    async def reread(self, request: Request, *, times: int) -> tuple[Observation, ...]:
+        """What so many passes over what is cached show at the first token; nothing is kept, and nothing counted.
+
+        Where noise is in the logits alone, the passes up to there are one and the same, and made once.
+
+        Raises:
+            PromptTooLong: prompt and generation do not fit the context.
+            Refused: the body is malformed, or the template refuses the messages.
+        """
+        return await asyncio.to_thread(self._reread, request, times=times)
+
     async def counters(self) -> Counters:
         """Its own counters; requests that bypass the cache are not looked up, and not counted."""
         return Counters(
@@ -294,6 +322,34 @@ class LocalEngine:
                 kept_blocks=self._kept_blocks(keys),
                 keep=lambda kv: self.cache.store(keys, self.shape, lambda index: _cut_block(kv, index, self.shape)),
             )
+
+    def _reread(self, request: Request, *, times: int) -> tuple[Observation, ...]:
+        import torch
+
+        started = time.perf_counter()
+        token_ids = self._tokens.encode(request)
+        self._check_fits(token_ids, request)
+        keys = self.key_scheme.block_keys(token_ids, block_tokens=self.block_tokens, salt=request.salt)
+        usable = cacheable_blocks(len(token_ids), self.block_tokens)
+        one_pass = self._noise is None or not self._noise.read
+        with self._running, torch.inference_mode():
+            cached = self.cache.prefix(keys[:usable], self.shape).blocks
+            rest = token_ids[len(cached) * self.block_tokens :]
+            passes = (self._exact(rest, self._restore(cached, kept_blocks=0)) for _ in range(1 if one_pass else times))
+            logits = [self._off(exact) for exact in passes for _ in range(times if one_pass else 1)]
+            tokens = [self._choose(one, top=request.top_logprobs) for one in logits]
+        return tuple(
+            Observation(
+                text=token.token,
+                tokens=(token,),
+                prompt_tokens=len(token_ids),
+                cached_tokens=len(cached) * self.block_tokens,
+                total_s=time.perf_counter() - started,
+                finish_reason="length",
+                model=self._directory.resolve().name,
+            )
+            for token in tokens
+        )
 
     def _kept_blocks(self, keys: Sequence[bytes]) -> int:
         """Blocks of a prompt that go into the cache, or lie there; none where all do, and the pass only reads."""
@@ -357,12 +413,18 @@ class LocalEngine:
         return "length" if len(generated) == request.max_tokens else None
 
     def _forward(self, token_ids: Sequence[int], kv: KvCache) -> torch.Tensor:
+        """[vocabulary] logits after the last token, noise included; `kv` grows by the tokens."""
+        return self._off(self._exact(token_ids, kv))
+
+    def _exact(self, token_ids: Sequence[int], kv: KvCache) -> torch.Tensor:
         """[vocabulary] logits after the last token; `kv` grows by the tokens."""
         import torch
 
         if self._threads is not None:
             torch.set_num_threads(self._threads)  # worker threads do not inherit it
-        logits = _run(self._release, torch.tensor([list(token_ids)]), kv)
+        return _run(self._release, torch.tensor([list(token_ids)]), kv)
+
+    def _off(self, logits: torch.Tensor) -> torch.Tensor:
         return logits if self._noise_source is None else self._noise_source.disturb_logits(logits)
 
     def _choose(self, logits: torch.Tensor, *, top: int) -> GeneratedToken:

@@ -131,9 +131,14 @@ def logit_quantum(observations: tuple[Observation, ...]) -> float | None:
     Differences of log-probabilities of one position are differences of logits, so in bf16 they are multiples of the
     logits' spacing (0.125 for logits from 16 to 32); in float32 the smallest gap is near zero, as it should be.
     """
+    gaps = [gap for observation in observations if (gap := _finest_gap(observation)) is not None]
+    return min(gaps, default=None)
+
+
+def _finest_gap(observation: Observation) -> float | None:
+    """The smallest gap inside the first token's top-k list that is not rounding."""
     gaps = [
         first - second
-        for observation in observations
         for token in observation.tokens[:1]
         for first, second in itertools.pairwise(_named(token).values())
         if first - second > ROUNDING_NATS

@@ -101,6 +101,16 @@ def test_reads_lie_as_many_nats_apart_as_stated(release: Path) -> None:
     assert max(largest) <= 3 * stated + 0.01  # a hundredth more where the sum over all candidates moved
 
 
+def test_a_worker_beside_reads_the_same_entries_with_noise_of_its_own(release: Path) -> None:
+    quiet = opened(release)
+    ((exact, *_), stated) = hits(quiet), 0.02
+    reads = run(quiet.beside(KernelNoise(read_nats=stated)).reread(request(), times=READS))
+    assert run(quiet.reread(request(), times=1))[0].tokens == exact.tokens
+    assert {read.cached_tokens for read in reads} == {exact.cached_tokens}
+    gaps = [gap(one, other) for one, other in itertools.pairwise(reads)]
+    assert np.mean(gaps) == pytest.approx(stated, rel=0.1)
+
+
 def test_the_same_seed_makes_the_same_noise_and_another_another(release: Path) -> None:
     (one, _), (same, _), (other, _) = (hits(opened(release, written=0.02, read=0.01, seed=seed)) for seed in (1, 1, 2))
     assert gap(one, same) == 0
