@@ -28,7 +28,7 @@ _HOW_TO_MAKE_ONE = "name a directory of blocks, as kvrelease demo --keep leaves 
 _CHECKSUM_BYTES = 32
 # Our header takes about 250 bytes; a larger file than block + this is refused before it is read.
 _MAX_HEADER_BYTES = 4096
-_CODES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+_CODES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "float8_e4m3fn": "F8_E4M3"}
 _DTYPES = {code: dtype for dtype, code in _CODES.items()}
 
 
@@ -152,7 +152,10 @@ def _block(key: bytes, tensors: dict[str, _StoredTensor], path: Path) -> Block:
 
 
 def _checksum(key: bytes, block: Block) -> bytes:
-    """Of all that a reader relies on; every part has a fixed length, or one that those before it fix."""
+    """Of all that a reader relies on; every part has a fixed length, or one that those before it fix.
+
+    Of a dtype's code the first four letters, by which all that we write differ.
+    """
     frame = struct.pack("<4s4Q", _CODES[block.shape.dtype].encode(), *block.shape.dimensions)
     return blake3(key + frame).update(block.keys).update(block.values).digest()
 

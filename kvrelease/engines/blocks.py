@@ -6,8 +6,14 @@ import math
 
 import msgspec
 
-# Bytes of one number; the element types that the in-process engine can run in.
-ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+# Bytes of one number.
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
+
+# The element types that the in-process engine can run in.
+COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
+
+# What KV may be kept as, by the name that vLLM's --kv-cache-dtype has for it; `auto` keeps it as it was computed.
+KV_CACHE_DTYPES = {"auto": None, "fp8_e4m3": "float8_e4m3fn"}
 
 
 class BlockShape(msgspec.Struct, frozen=True, kw_only=True):

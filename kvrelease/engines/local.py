@@ -31,7 +31,7 @@ from kvrelease.engines.base import (
     TopLogprob,
 )
 from kvrelease.engines.block_cache import TOKENS_ONLY, BlockCache, KeyScheme
-from kvrelease.engines.blocks import ITEM_BYTES, Block, BlockShape
+from kvrelease.engines.blocks import COMPUTE_DTYPES, KV_CACHE_DTYPES, Block, BlockShape
 from kvrelease.engines.kernel_noise import KernelNoise, NoiseSource
 from kvrelease.engines.local_release import LoadedRelease, load
 from kvrelease.engines.local_tokens import TokenCodec
@@ -77,6 +77,7 @@ async def open_local(
     key_scheme: KeyScheme = TOKENS_ONLY,
     block_tokens: int = DEFAULT_BLOCK_TOKENS,
     dtype: str = DEFAULT_DTYPE,
+    kv_cache_dtype: str = "auto",
     threads: int | None = None,
     noise: KernelNoise | None = None,
 ) -> LocalEngine:
@@ -87,7 +88,10 @@ async def open_local(
         cache: where blocks are kept; engines that are given the same one share it. None for one of its own.
         key_scheme: what keys a block.
         block_tokens: tokens of a block, >= 1.
-        dtype: `float32`, `bfloat16` or `float16`; of weights and KV.
+        dtype: `float32`, `bfloat16` or `float16`; of weights, and of KV as it is computed.
+        kv_cache_dtype: what blocks are kept as: `auto` as they were computed, `fp8_e4m3` in eight bits without a scale,
+            as vLLM's --kv-cache-dtype does it. A request reads what it hits in eight bits, and what it computes as
+            computed, so that a hit answers a little differently from a miss, for good.
         threads: for torch, process-wide; None leaves its setting alone.
         noise: of kernels, for tests and benchmarks of what judges answers; None, as everywhere else, for none.
 
@@ -96,8 +100,12 @@ async def open_local(
         UsageError: an argument is out of range.
         InputError: the directory cannot be loaded; `UnsupportedRelease` when it is whole, and cannot run here.
     """
-    if dtype not in ITEM_BYTES:
-        raise UsageError(f"opening {directory} in process: dtype {dtype!r} is none of {', '.join(ITEM_BYTES)}")
+    if dtype not in COMPUTE_DTYPES:
+        raise UsageError(f"opening {directory} in process: dtype {dtype!r} is none of {', '.join(COMPUTE_DTYPES)}")
+    if kv_cache_dtype not in KV_CACHE_DTYPES:
+        raise UsageError(
+            f"opening {directory} in process: kv_cache_dtype {kv_cache_dtype!r} is none of {', '.join(KV_CACHE_DTYPES)}"
+        )
     if block_tokens < 1 or (threads is not None and threads < 1):
         raise UsageError(f"opening {directory} in process: block_tokens and threads must be at least 1")
     engine = await asyncio.to_thread(
@@ -107,6 +115,7 @@ async def open_local(
         key_scheme,
         block_tokens=block_tokens,
         dtype=dtype,
+        kept_as=KV_CACHE_DTYPES[kv_cache_dtype] or dtype,
         threads=threads,
         noise=noise,
     )
@@ -121,12 +130,13 @@ def _open(
     *,
     block_tokens: int,
     dtype: str,
+    kept_as: str,
     threads: int | None,
     noise: KernelNoise | None,
 ) -> LocalEngine:
     release = load(directory, dtype=dtype)
-    shape = _kv_shape(release, directory, block_tokens=block_tokens, dtype=dtype)
-    return LocalEngine(directory, release, cache, key_scheme, shape=shape, threads=threads, noise=noise)
+    shape = _kv_shape(release, directory, block_tokens=block_tokens, dtype=kept_as)
+    return LocalEngine(directory, release, cache, key_scheme, shape=shape, dtype=dtype, threads=threads, noise=noise)
 
 
 class LocalEngine:
@@ -146,6 +156,7 @@ class LocalEngine:
         key_scheme: KeyScheme,
         *,
         shape: BlockShape,
+        dtype: str,
         threads: int | None,
         noise: KernelNoise | None,
     ) -> None:
@@ -157,6 +168,7 @@ class LocalEngine:
         self._directory = directory
         self._release = release
         self._tokens = TokenCodec(release, name=self.url)
+        self._dtype = dtype
         self._threads = threads
         self._noise = noise
         self._noise_source = NoiseSource(noise) if noise is not None else None
@@ -188,6 +200,37 @@ class LocalEngine:
     def block_tokens(self) -> int:
         """Tokens of a block."""
         return self.shape.tokens
+
+    def replica(
+        self,
+        *,
+        directory: Path | None = None,
+        cache: BlockCache | None = None,
+        key_scheme: KeyScheme = TOKENS_ONLY,
+        noise: KernelNoise | None = None,
+    ) -> LocalEngine:
+        """One more replica of this release: the same weights, loaded once, and a process of its own to whoever asks.
+
+        Whoever asks for it closes it too.
+
+        Args:
+            directory: what it calls itself; None for this engine's.
+            cache: as for `open_local`.
+            key_scheme: likewise.
+            noise: likewise.
+        """
+        engine = LocalEngine(
+            directory or self._directory,
+            self._release,
+            cache or BlockCache(),
+            key_scheme,
+            shape=self.shape,
+            dtype=self._dtype,
+            threads=self._threads,
+            noise=noise,
+        )
+        engine.cache.attach()
+        return engine
 
     async def __aenter__(self) -> Self:
         return self
@@ -224,7 +267,7 @@ class LocalEngine:
             ),
             labels={"root": self.url},
             runtime={
-                "dtype": self.shape.dtype,
+                "dtype": self._dtype,
                 "kv_cache_dtype": self.shape.dtype,
                 "attention": self._release.attention,
                 **versions,
@@ -263,17 +306,7 @@ class LocalEngine:
 
         Whoever asks for it closes it too.
         """
-        other = LocalEngine(
-            self._directory,
-            self._release,
-            self.cache,
-            self.key_scheme,
-            shape=self.shape,
-            threads=self._threads,
-            noise=noise,
-        )
-        other.cache.attach()
-        return other
+        return self.replica(cache=self.cache, key_scheme=self.key_scheme, noise=noise)
 
     async def reread(self, request: Request, *, times: int) -> tuple[Observation, ...]:
         """What so many passes over what is cached show at the first token; nothing is kept, and nothing counted.
@@ -447,8 +480,8 @@ class LocalEngine:
         """A cache of transformers that holds these blocks, the first of those that will be kept."""
         kv = cast(KvCache, self._release.empty_kv())
         if blocks:
-            keys = _joined([block.keys for block in blocks], self.shape)
-            values = _joined([block.values for block in blocks], self.shape)
+            keys = _joined([block.keys for block in blocks], self.shape, dtype=self._dtype)
+            values = _joined([block.values for block in blocks], self.shape, dtype=self._dtype)
             for layer in range(self.shape.layers):
                 kv.update(keys[layer].unsqueeze(0), values[layer].unsqueeze(0), layer)
         if self._noise_source is not None:
@@ -546,8 +579,8 @@ def _run(release: LoadedRelease, token_ids: torch.Tensor, kv: KvCache) -> torch.
     return output.logits[0, -1]
 
 
-def _joined(parts: Sequence[bytes], shape: BlockShape) -> torch.Tensor:
-    """[layers, kv_heads, tokens, head_dim] of consecutive blocks."""
+def _joined(parts: Sequence[bytes], shape: BlockShape, *, dtype: str) -> torch.Tensor:
+    """[layers, kv_heads, tokens, head_dim] of consecutive blocks, in the dtype that is computed in."""
     import torch
 
     # Copied into a tensor of ours: torch warns of memory it must not write to, which `bytes` is.
@@ -555,7 +588,7 @@ def _joined(parts: Sequence[bytes], shape: BlockShape) -> torch.Tensor:
     view = buffer.numpy().data
     for index, part in enumerate(parts):
         view[index * shape.half_bytes : (index + 1) * shape.half_bytes] = part
-    blocks = buffer.view(getattr(torch, shape.dtype)).view(len(parts), *shape.dimensions)
+    blocks = buffer.view(getattr(torch, shape.dtype)).view(len(parts), *shape.dimensions).to(getattr(torch, dtype))
     tokens = len(parts) * shape.tokens
     return blocks.permute(1, 2, 0, 3, 4).reshape(shape.layers, shape.kv_heads, tokens, shape.head_dim)
 
@@ -565,13 +598,18 @@ def _cut_block(kv: KvCache, index: int, shape: BlockShape) -> Block:
     span = slice(index * shape.tokens, (index + 1) * shape.tokens)
     return Block(
         shape=shape,
-        keys=_bytes_of([layer.keys[0, :, span] for layer in kv.layers]),
-        values=_bytes_of([layer.values[0, :, span] for layer in kv.layers]),
+        keys=_bytes_of([layer.keys[0, :, span] for layer in kv.layers], dtype=shape.dtype),
+        values=_bytes_of([layer.values[0, :, span] for layer in kv.layers], dtype=shape.dtype),
     )
 
 
-def _bytes_of(layers: list[torch.Tensor]) -> bytes:
+def _bytes_of(layers: list[torch.Tensor], *, dtype: str) -> bytes:
     import torch
 
-    data: bytes = torch.stack(layers).view(torch.uint8).numpy().tobytes()
+    stacked, kept_as = torch.stack(layers), getattr(torch, dtype)
+    if stacked.dtype != kept_as:
+        # Eight bits hold up to 448; torch makes NaN of what is larger, engines saturate.
+        largest = torch.finfo(kept_as).max
+        stacked = stacked.clamp(-largest, largest).to(kept_as)
+    data: bytes = stacked.view(torch.uint8).numpy().tobytes()
     return data

@@ -33,7 +33,7 @@ def files(tmp_path: Path) -> BlockFiles:
     return BlockFiles(tmp_path / "store" / "deep")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float8_e4m3fn"])
 def test_a_block_comes_back_as_it_was(files: BlockFiles, dtype: str) -> None:
     shape = BlockShape(layers=2, kv_heads=3, tokens=4, head_dim=5, dtype=dtype)
     files.write(KEY, block(shape))

@@ -125,6 +125,47 @@ class TestHits:
         assert gap_nats(cold, hit) < 0.05  # nats; widest seen over the property test: 0.007
         assert run(engine.identify()).runtime["dtype"] == dtype
 
+    def test_blocks_in_eight_bits_answer_hits_alike_and_a_little_apart_from_misses(self, new_release: Path) -> None:
+        engine = opened(new_release, kv_cache_dtype="fp8_e4m3")
+        cold, hit, again = (ask(engine, prompt(64)) for _ in range(3))
+        assert (cold.cached_tokens, hit.cached_tokens, again.cached_tokens) == (0, 48, 48)
+        assert gap_nats(hit, again) == 0.0
+        assert MAX_HIT_GAP_NATS < gap_nats(cold, hit) < 0.5
+        # A quarter of what float32 takes, of keys and of values.
+        assert engine.cache.usage().size_bytes == engine.cache.usage().blocks * 2 * engine.shape.half_bytes
+        assert engine.shape.half_bytes == opened(new_release).shape.half_bytes // 4
+        runtime = run(engine.identify()).runtime
+        assert (runtime["dtype"], runtime["kv_cache_dtype"]) == ("float32", "float8_e4m3fn")
+
+    def test_what_eight_bits_cannot_hold_is_cut_off_and_no_nan(self, tmp_path: Path) -> None:
+        release = build_release(tmp_path / "loud", seed=2)
+        tensors = load_file(release / "model.safetensors")
+        tensors["model.layers.0.self_attn.v_proj.weight"] *= 1000
+        save_file(tensors, release / "model.safetensors")
+        engine = opened(release, kv_cache_dtype="fp8_e4m3")
+        ask(engine, prompt(64))
+        hit = ask(engine, prompt(64))
+        assert hit.cached_tokens == 48
+        assert all(token.logprob is not None for token in hit.tokens)
+
+    def test_blocks_of_another_kv_dtype_are_no_hit(self, new_release: Path) -> None:
+        cache = BlockCache()
+        ask(opened(new_release, cache=cache), prompt(64))
+        assert ask(opened(new_release, cache=cache, kv_cache_dtype="fp8_e4m3"), prompt(64)).cached_tokens == 0
+
+    def test_a_replica_has_the_same_weights_and_a_cache_and_process_of_its_own(self, new_release: Path) -> None:
+        engine = opened(new_release)
+        other = engine.replica()
+        assert run(other.identify()).process != run(engine.identify()).process
+        first = ask(engine, prompt(64))
+        assert ask(other, prompt(64)).cached_tokens == 0
+        assert ask(other, prompt(64)).cached_tokens == 48
+        assert gap_nats(first, ask(other, prompt(64))) < MAX_HIT_GAP_NATS
+        sharing = engine.replica(cache=engine.cache)
+        assert engine.cache.is_shared
+        run(sharing.aclose())
+        assert not engine.cache.is_shared
+
     def test_requests_at_the_same_time_answer_as_one_by_one(self, new_release: Path) -> None:
         engine = opened(new_release)
         requests = [prompt(40, seed=seed) for seed in range(6)]
@@ -547,7 +588,9 @@ class TestOpening:
         assert "whl/cpu" in hint
         assert module in caught.value.message
 
-    @pytest.mark.parametrize("options", [{"dtype": "int4"}, {"block_tokens": 0}, {"threads": 0}])
+    @pytest.mark.parametrize(
+        "options", [{"dtype": "int4"}, {"kv_cache_dtype": "int4"}, {"block_tokens": 0}, {"threads": 0}]
+    )
     def test_arguments_out_of_range_are_usage_errors(self, new_release: Path, options: dict[str, Any]) -> None:
         with pytest.raises(UsageError):
             opened(new_release, **options)
