@@ -262,7 +262,7 @@ class LocalEngine:
                 has_bypass=True,
                 has_tokenize=True,
                 has_flush=not self.cache.has_files,
-                cache_outlives_process=self.cache.has_files,
+                cache_outlives_process=not self.cache.has_single_writer,
                 block_tokens=self.block_tokens,
             ),
             labels={"root": self.url},

@@ -477,6 +477,9 @@ class TestIdentity:
     ) -> None:
         over_files = run(opened(new_release, cache=BlockCache(files=BlockFiles(tmp_path))).identify()).capabilities
         assert (over_files.cache_outlives_process, over_files.has_flush) == (True, False)
+        engine = opened(new_release)
+        shared = run(engine.replica(cache=engine.cache).identify()).capabilities
+        assert shared.cache_outlives_process
         alone = run(opened(new_release).identify()).capabilities
         assert (alone.cache_outlives_process, alone.has_flush) == (False, True)
 
