@@ -8,6 +8,7 @@ from kvrelease.binding.hits import KnownPrefixes, Unattributed
 from kvrelease.binding.salts import is_probe_salt
 from kvrelease.engines.base import EngineIdentity, Observation, Request
 from kvrelease.ledger.records import CacheOrigin
+from kvrelease.workload.key_space import key_space_name
 
 
 class PrefixMemory(Protocol):
@@ -147,15 +148,13 @@ class Attribution:
                 self._memory.add_sent_prefixes(origin, known.newly_sent)
 
 
-# Between salt and adapter; neither has it once it is quoted.
-_ADAPTER = "@"
-_QUOTED = str.maketrans({"%": "%25", _ADAPTER: "%40"})
+_ADAPTER = "@"  # between key space and adapter; no name of a key space has it
 
 
 def origin_space(salt: str | None, *, adapter: str | None = None) -> str | None:
     """How a key space is called in `CacheOrigin`: one name for each pair of salt and adapter, None for neither.
 
-    vLLM takes no `@` in a salt, but SGLang does: so it is quoted there.
+    Of a salt its name (`workload.key_space`) is told, never a secret.
     """
-    quoted = None if salt is None else salt.translate(_QUOTED)
-    return quoted if adapter is None else f"{quoted or ''}{_ADAPTER}{adapter}"
+    name = key_space_name(salt)
+    return name if adapter is None else f"{name or ''}{_ADAPTER}{adapter}"

@@ -90,7 +90,7 @@ def close_run(
                     version=deployment.release.version,
                     kv_name=deployment.release.kv_name,
                     namespace=deployment.namespace,
-                    key_space=deployment.salt,
+                    key_space=deployment.key_space,
                     replica=replica.identity.url,
                     process=replica.identity.process,
                     verdict=verdict,

@@ -28,6 +28,7 @@ from kvrelease.errors import KvreleaseError, PromptTooLong
 from kvrelease.ledger.store import Ledger
 from kvrelease.release.fingerprint import Fingerprint, require_kv_name
 from kvrelease.workload.grouping import prefix_labels, text_tree
+from kvrelease.workload.key_space import key_space_name
 from kvrelease.workload.prefix_tree import PrefixTree
 from kvrelease.workload.prompt_set import Prompt, PromptSet
 
@@ -43,7 +44,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
         namespace: of that release.
         runtime: declared or undeclared.
         production: what users really send.
-        salt: the key space of production's requests, None for unsalted.
+        salt: that production's requests carry, None for unsalted; it may be a secret.
         prompt_set: the representative prompts.
     """
 
@@ -53,6 +54,11 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     production: Production
     salt: str | None
     prompt_set: PromptSet
+
+    @property
+    def key_space(self) -> str | None:
+        """How production's key space is called wherever people read; None for unsalted."""
+        return key_space_name(self.salt)
 
 
 def deployment_of(

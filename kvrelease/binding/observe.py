@@ -19,6 +19,7 @@ from kvrelease.binding.hits import Unattributed
 from kvrelease.binding.usage import Usage, counted_hit
 from kvrelease.engines.base import EngineClient, EngineIdentity, Observation, Request
 from kvrelease.errors import KvreleaseError, ServiceError, one_of
+from kvrelease.workload.key_space import key_space_name
 
 
 class Witness(enum.StrEnum):
@@ -33,7 +34,7 @@ class Leg(msgspec.Struct, frozen=True, kw_only=True):
     """One request and what is known of its hit.
 
     Attributes:
-        key_space: the salt it carried, None for unsalted.
+        key_space: the name of the one it asked in (`workload.key_space`), None for unsalted.
         observation: what the server answered.
         prompt_tokens: by the server's count, else by its tokenizer; None when neither tells.
         cacheable_tokens: most that can come from the cache; None when the block is not known.
@@ -158,7 +159,7 @@ class Observer:
         abilities = self.identity.capabilities
         foreign, doubt = self._hits.foreign(request, observation, tokens=tokens, cached=cached)
         return Leg(
-            key_space=request.salt,
+            key_space=key_space_name(request.salt),
             observation=observation,
             prompt_tokens=prompt_tokens,
             cacheable_tokens=None if prompt_tokens is None else abilities.expected_hit(prompt_tokens),

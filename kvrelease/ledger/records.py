@@ -49,7 +49,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
         version: the operator's label, None when nobody gave one.
         kv_name: of the release; None when it was never fully digested.
         namespace: of the release, None when it has none.
-        key_space: the salt that requests carried; None for unsalted.
+        key_space: the name of the one that requests asked in, never a secret; None for unsalted.
         replica: URL of the engine, None for commands without one.
         process: the engine process (`EngineIdentity.process`), None when it could not be told.
         verdict: None for commands that judge nothing.
@@ -75,7 +75,8 @@ class CacheOrigin(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         replica: URL of the engine.
         process: the engine process.
-        key_space: the salt, with the adapter where there is one (`binding.observe.origin_space`); None for neither.
+        key_space: its name, with the adapter where there is one (`binding.attribution.origin_space`), never a secret;
+            None for neither.
         namespace: names the weights and the runtime that made them.
     """
 

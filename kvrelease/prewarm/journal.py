@@ -37,7 +37,7 @@ class JournalKey(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         namespace: of the release.
-        key_space: mark of production's salt, None for unsalted; never the salt.
+        key_space: the name of production's, never a secret; None for unsalted.
         prompt_set: digest of the set.
     """
 

@@ -215,7 +215,7 @@ class PrewarmReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/prewarm"
         schema: 2 has `order` in place of a plan's `waves`, and a replica's plan only where it differs from the first.
         release: that was prewarmed.
         namespace: of that release.
-        key_space: the salt that requests carried, None for unsalted.
+        key_space: the name of the one that requests asked in, never a secret; None for unsalted.
         prompt_set: digest of the prompt set.
         verdict: pass when every replica is clean and warm.
         reason: one sentence.
@@ -275,7 +275,7 @@ class PrewarmPlan(Artifact, frozen=True, kw_only=True, tag="kvrelease/prewarm-pl
     Attributes:
         release: that would be prewarmed.
         namespace: of that release.
-        key_space: the salt that requests would carry, None for unsalted.
+        key_space: the name of the one that requests would ask in, never a secret; None for unsalted.
         prompt_set: digest of the prompt set.
         plan: of the first replica.
         replicas: one entry each, of those that can be asked.

@@ -26,7 +26,6 @@ from kvrelease.prewarm.result import Limits, PrewarmPlan, PrewarmReport, Replica
 from kvrelease.prewarm.warming import Terms, Warming
 from kvrelease.prewarm.watch import Watch
 from kvrelease.progress import Progress, silent
-from kvrelease.workload.key_space import salt_mark
 
 Changes = Callable[[], Awaitable[Sequence[AddressChange]]]
 
@@ -35,7 +34,7 @@ def journal_key(deployment: Deployment) -> JournalKey:
     """What the journal of a deployment is about."""
     return JournalKey(
         namespace=deployment.namespace,
-        key_space=None if deployment.salt is None else salt_mark(deployment.salt, characters=32),
+        key_space=deployment.key_space,
         prompt_set=deployment.prompt_set.digest,
     )
 
@@ -138,7 +137,7 @@ async def prewarm(
     return PrewarmReport(
         release=deployment.release,
         namespace=deployment.namespace,
-        key_space=deployment.salt,
+        key_space=deployment.key_space,
         prompt_set=deployment.prompt_set.digest,
         verdict=verdict,
         reason=reason,
@@ -200,7 +199,7 @@ async def plan_only(
     return PrewarmPlan(
         release=deployment.release,
         namespace=deployment.namespace,
-        key_space=deployment.salt,
+        key_space=deployment.key_space,
         prompt_set=deployment.prompt_set.digest,
         plan=first,
         replicas=tuple(

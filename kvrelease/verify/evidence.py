@@ -181,7 +181,7 @@ class Evidence(Artifact, frozen=True, kw_only=True, tag="kvrelease/evidence"):
     Attributes:
         release: that is said to be served.
         namespace: of that release.
-        production_salt: the key space that users use, None for unsalted.
+        production_salt: the name of the key space that users use, never a secret; None for unsalted.
         prompt_set: digest of the prompt set.
         population: how many prompts the set has.
         skipped: ids of prompts too short to say anything.

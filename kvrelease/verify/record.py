@@ -58,7 +58,7 @@ class Record(Artifact, frozen=True, kw_only=True, tag="kvrelease/record"):
     Attributes:
         release: that was said to be served.
         namespace: of that release.
-        key_space: the salt that requests carried, None for unsalted.
+        key_space: the name of the one that requests asked in, never a secret; None for unsalted.
         prompt_set: digest of the prompt set.
         engine: that was observed.
         observations: in the order sent.
@@ -129,7 +129,7 @@ async def record(
     return Record(
         release=deployment.release,
         namespace=deployment.namespace,
-        key_space=deployment.salt,
+        key_space=deployment.key_space,
         prompt_set=deployment.prompt_set.digest,
         engine=EngineRef(
             kind=str(identity.kind),

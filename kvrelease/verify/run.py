@@ -125,7 +125,7 @@ async def observe(
         evidence=Evidence(
             release=deployment.release,
             namespace=deployment.namespace,
-            production_salt=deployment.salt,
+            production_salt=deployment.key_space,
             prompt_set=deployment.prompt_set.digest,
             population=len(deployment.prompt_set),
             skipped=skipped,

@@ -6,6 +6,7 @@ Prompts of two key spaces share no block, whatever their texts have in common.
 from __future__ import annotations
 
 import hashlib
+import re
 
 import msgspec
 
@@ -16,7 +17,11 @@ from kvrelease.workload.place import Place, kind_name
 # Fields by which a body chooses its own key space, whatever `production.salt` says (vLLM and SGLang call it
 # cache_salt, SGLang also extra_key).
 SALT_FIELDS = ("cache_salt", "extra_key")
+# What everybody may read: a release's namespace, alone or with the mark of a tenant's salt (`binding.salts`), and salts
+# that we draw for probes.
+_OPEN_SALT = re.compile(r"kv[0-9]+-[a-z0-9]+-[a-z0-9]+-e[0-9]+(\.[0-9a-f]{32})?|kvrelease-[a-z-]+-[0-9a-f]{16}")
 MAX_OWN_SALT_CHARACTERS = 1024  # vLLM takes 128; SGLang has no limit, and nobody names a tenant by more
+_NAME_CHARACTERS = 32
 
 
 class KeySpace(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -79,3 +84,14 @@ def take_salt(body: JsonObject, *, place: Place, beside: str | None = None) -> t
 def salt_mark(salt: str, *, characters: int = 8) -> str:
     """Hexadecimal digits (of SHA-256) that tell a salt from others without giving it away: it may be a secret."""
     return hashlib.sha256(salt.encode()).hexdigest()[:characters]
+
+
+def key_space_name(salt: str | None) -> str | None:
+    """How artifacts, reports and the ledger call the key space of a salt: None for unsalted.
+
+    A namespace is no secret and is told as it is. Any other text may be one (whoever knows it can ask in that key
+    space), and is told by its mark, `sha256:` and 32 hexadecimal digits, which no two meet by chance.
+    """
+    if salt is None or _OPEN_SALT.fullmatch(salt):
+        return salt
+    return f"sha256:{salt_mark(salt, characters=_NAME_CHARACTERS)}"

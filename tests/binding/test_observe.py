@@ -324,7 +324,11 @@ def test_each_pair_of_salt_and_adapter_has_a_name_of_its_own() -> None:
     salts, adapters = (None, "x", "x@", "x@y", "x%40", "x%40y", "%"), (None, "y", "@y", "%40y")
     names = [origin_space(salt, adapter=adapter) for salt in salts for adapter in adapters]
     assert len(set(names)) == len(names)
-    assert (origin_space(None), origin_space("kv1-a-e0"), origin_space("a", adapter="b")) == (None, "kv1-a-e0", "a@b")
+    namespace = "kv1-ixwalxnsoyzigeatgayuuivwq7xaawd6-undeclared-e3"
+    named = (origin_space(None), origin_space(namespace), origin_space(None, adapter="b"))
+    assert named == (None, namespace, "@b")
+    assert origin_space(namespace, adapter="b") == f"{namespace}@b"
+    assert "x@y" not in str(names), "a salt that is text may be a secret"
 
 
 def other_chat() -> Request:

@@ -194,6 +194,34 @@ def test_no_key_header_or_prompt_is_in_any_message_or_artifact(
         assert secret not in written
 
 
+@pytest.mark.parametrize("name", ["prewarm", "record", "verify"])
+def test_a_salt_that_is_a_text_is_written_nowhere(kv: Kv, releases: Releases, workdir: Path, name: str) -> None:
+    (workdir / "kvrelease.yaml").write_text("production: {salt: gateway-secret-77}\n")
+    with ScriptedEngine(release="new") as server:
+        argv = ("--release", releases.new, "--engine-url", server.url, "--prompts", "prompts.yaml", "-o", "r.json")
+        observed = ("--observations", "seen.json") if name == "verify" else ()
+        results = [kv("--verbose", name, *argv, *observed) for _ in range(2)]
+        assert server.generations()[-1].body["cache_salt"] == "gateway-secret-77" or name == "verify"
+    written = "".join(result.out + result.err for result in results).encode()
+    for path in workdir.parent.rglob("*"):
+        if path.is_file() and path.name != "kvrelease.yaml":
+            written += path.read_bytes()
+    assert b"gateway-secret" not in written
+    assert b"sha256:" in written
+    # What the first run computed explains the hits of the second, by the salt's mark alone.
+    assert [result.code for result in results] == ([0, 0] if name != "verify" else [3, 3])
+
+
+def test_a_dry_run_tells_a_namespace_and_no_salt(kv: Kv, releases: Releases, workdir: Path, argv: Commands) -> None:
+    assert '"key_space": "kv1-' in kv(*argv("prewarm"), "--dry-run", "--namespace", "release", "--format", "json").out
+    (workdir / "kvrelease.yaml").write_text("production: {salt: gateway-secret-77}\n")
+    for form in ("json", "text", "markdown"):
+        plan = kv(*argv("prewarm"), "--dry-run", "--format", form)
+        assert plan.code == 0
+        assert "gateway-secret" not in plan.out + plan.err
+        assert "sha256:" in plan.out
+
+
 def test_verbose_shows_no_sql_and_no_library_debug(kv: Kv, argv: Commands) -> None:
     result = kv("--verbose", *argv("prewarm"))
     for noise in ("SELECT", "INSERT", "httpcore", "asyncio"):
