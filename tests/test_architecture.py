@@ -110,6 +110,7 @@ PURE = (
     "workload/complaints.py",
     "workload/key_space.py",
     "workload/log_check.py",
+    "workload/logs/formats.py",
     "workload/logs/json_format.py",
     "workload/logs/litellm.py",
     "workload/logs/log_format.py",

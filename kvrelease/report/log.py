@@ -21,6 +21,7 @@ def log_document(found: LogReport) -> Document:
         *([("without text", number(found.without_text))] if found.without_text else []),
         *([("with images", number(found.with_images))] if found.with_images else []),
         ("damaged records", number(found.damaged)),
+        *([("passed over", passed_over_text(found.passed_over))] if found.passed_over else []),
         ("time", _span(found)),
         *_token_facts(found),
         ("system prompts", f"{number(found.openings)} different{_or_more(found.openings)}"),
@@ -55,6 +56,11 @@ def log_document(found: LogReport) -> Document:
     if found.damage:
         blocks.append(Notes(title="Damage", lines=found.damage))
     return Document(title="Traffic log", blocks=tuple(blocks))
+
+
+def passed_over_text(counts: tuple[tuple[str, int], ...]) -> str:
+    """How many records of a log are no requests, by reason."""
+    return ", ".join(f"{number(count)} {reason}" for reason, count in counts)
 
 
 def _or_more(count: int) -> str:

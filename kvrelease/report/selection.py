@@ -1,6 +1,7 @@
 """The page of a selection."""
 
 from kvrelease.report.document import Block, Document, Facts, Notes, Table, first_rows, number, share
+from kvrelease.report.log import passed_over_text
 from kvrelease.selection.result import Selection
 from kvrelease.selection.split import SplitBy
 
@@ -20,6 +21,7 @@ def selection_document(found: Selection) -> Document:
     facts = [
         ("log", found.source),
         ("requests", f"{number(found.requests)}" + (f", {found.damaged} damaged left out" if found.damaged else "")),
+        *([("passed over", passed_over_text(found.passed_over))] if found.passed_over else []),
         ("held out", _held_out(found)),
         (
             "chosen",

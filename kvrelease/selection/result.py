@@ -71,6 +71,7 @@ class Selection(Artifact, frozen=True, kw_only=True, tag="kvrelease/selection"):
         key_spaces: different pairs of model and salt among the chosen prompts.
         uncacheable_weight: traffic whose prompts are shorter than a block, of the part that was chosen from.
         warnings: what to know.
+        passed_over: records of the log that are no request to warm for, by reason, most first.
     """
 
     source: str
@@ -91,3 +92,5 @@ class Selection(Artifact, frozen=True, kw_only=True, tag="kvrelease/selection"):
     key_spaces: int
     uncacheable_weight: float
     warnings: tuple[str, ...]
+    # Artifacts of before have none.
+    passed_over: tuple[tuple[str, int], ...] = ()

@@ -56,6 +56,7 @@ def select(
     cutter: Cutter | None = None,
     max_blocks: int = DEFAULT_MAX_BLOCKS,
     damaged: Callable[[], int] = int,
+    passed_over: Callable[[], tuple[tuple[str, int], ...]] = tuple,
 ) -> Selected:
     """Chooses from a log.
 
@@ -68,6 +69,7 @@ def select(
         cutter: as `cutter_of` finds it; None to find it here.
         max_blocks: counted at once, see `PrefixSketch`.
         damaged: how many records the last pass left out.
+        passed_over: how many records of the last pass are no requests, by reason.
 
     Raises:
         TrafficLogError: nothing in it can be chosen from, or it changed while it was read.
@@ -93,6 +95,7 @@ def select(
             is_trace=cutter.is_trace,
             requests=counted.requests,
             damaged=damaged(),
+            passed_over=passed_over(),
             split=split.by,
             seed=seed,
             budget=budget,

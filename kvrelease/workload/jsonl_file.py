@@ -12,6 +12,8 @@ from kvrelease.workload.body import as_object
 from kvrelease.workload.entry import Entry, read_id, read_label, read_weight
 from kvrelease.workload.json_line import decode_object
 from kvrelease.workload.key_space import read_salt, take_salt
+from kvrelease.workload.logs.formats import require_format
+from kvrelease.workload.logs.openai import BODIES
 from kvrelease.workload.place import Place, did_you_mean, quoted
 
 _WRAPPED_KEYS = frozenset({"id", "weight", "prefix", "salt", "body"})
@@ -30,6 +32,7 @@ def read_jsonl(text: str, *, source: str) -> list[Entry]:
 
 def _read_line(line: str, *, place: Place) -> Entry:
     value = decode_object(line, place=place)
+    require_format(value, BODIES, place=place)
     prompt_id = read_id(value.get("id"), place=place)
     place = msgspec.structs.replace(place, id=prompt_id)
     if "body" in value:

@@ -12,7 +12,7 @@ from kvrelease.errors import InputError
 from kvrelease.workload.body import images_of, opening_text
 from kvrelease.workload.key_space import salt_mark
 from kvrelease.workload.log_report import LoggedFinding, LoggedKeySpace, LoggedTokens, LogReport, Opening
-from kvrelease.workload.logged import LoggedRequest
+from kvrelease.workload.logged import LoggedRequest, PassedOver
 from kvrelease.workload.logs.log_format import LogFormat
 from kvrelease.workload.prompt_set import PromptKind
 from kvrelease.workload.release_tokenizer import ReleaseTokenizer, Uncountable
@@ -48,6 +48,11 @@ class LogCheck:
         self._sensitive = _Findings()
         self._heads: dict[bytes, tuple[tuple[Volatility, int], ...]] = {}
         self._damage: list[str] = []
+        self._passed_over: Counter[str] = Counter()
+
+    def passed_over(self, reason: PassedOver) -> None:
+        """Counts a record that is no request to warm for."""
+        self._passed_over[reason.value] += 1
 
     def bad_line(self, error: InputError) -> None:
         """Counts a damaged record."""
@@ -96,6 +101,7 @@ class LogCheck:
             with_images=counts["with_images"],
             damaged=counts["damaged"],
             damage=tuple(self._damage),
+            passed_over=tuple(self._passed_over.most_common()),
             from_s=None if self._times is None else self._times[0],
             until_s=None if self._times is None else self._times[1],
             tokens=self._tokens(),

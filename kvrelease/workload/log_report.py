@@ -88,8 +88,9 @@ class LogReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/log"):
         completions: for the completions route.
         without_text: without a body: traces, redacted or uncaptured content.
         with_images: that refer to images.
-        damaged: records that were passed over.
+        damaged: records that could not be read.
         damage: what was found in the first of them.
+        passed_over: records that are no request to warm for, by reason, most first; nobody looked into them.
         from_s: earliest time, seconds; None when no request has one.
         until_s: latest.
         tokens: how long the prompts are; None when neither the log nor a tokenizer says.
@@ -126,6 +127,8 @@ class LogReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/log"):
     sensitive: tuple[LoggedFinding, ...]
     secrets: int
     not_searched: int
+    # Artifacts of before have none.
+    passed_over: tuple[tuple[str, int], ...] = ()
 
     @property
     def is_searched(self) -> bool:

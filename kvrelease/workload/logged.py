@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+
 import msgspec
 
 from kvrelease.artifacts import JsonObject
@@ -33,3 +35,12 @@ class LoggedRequest(msgspec.Struct, frozen=True, kw_only=True):
     weight: float = 1.0
     prompt_tokens: int | None = None
     block_hashes: tuple[int, ...] = ()
+
+
+class PassedOver(enum.StrEnum):
+    """Why a record of a log is no request to warm for."""
+
+    FAILED = "failed calls"
+    OWN_CACHE = "answers from the gateway's own cache"
+    OTHER_CALL = "calls other than chat and completions"
+    OTHER_SPAN = "spans of no inference"

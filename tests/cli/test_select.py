@@ -62,6 +62,21 @@ def test_the_old_releases_name_is_dropped_on_request_and_told_otherwise(kv: Kv, 
     assert {prompt.body.get("model") for prompt in load_prompt_set("set.jsonl", directory=workdir)} == {None, "sql"}
 
 
+def test_records_that_are_no_requests_are_told_by_reason(kv: Kv, log: Path) -> None:
+    payloads = [
+        {**json.loads(line), "call_type": "acompletion", "response_cost": 0} for line in log.read_text().splitlines()
+    ]
+    hits = [{**payload, "cache_hit": number % 3 > 0} for number, payload in enumerate(payloads)]
+    log.write_text("".join(json.dumps(hit) + "\n" for hit in hits))
+    for command in ("select", "check"):
+        options = ("--log-format", "litellm") if command == "check" else ()
+        found = kv("prompts", command, log, *options)
+        assert found.code == 0
+        assert "100 answers from the gateway's own cache" in found.out
+        told = json.loads(kv("prompts", command, log, *options, "--format", "json").out)
+        assert (told["requests"], told["passed_over"]) == (50, [["answers from the gateway's own cache", 100]])
+
+
 def test_the_log_itself_is_never_replaced(kv: Kv, log: Path, workdir: Path) -> None:
     (workdir / "link.jsonl").symlink_to(log)
     before = log.read_bytes()

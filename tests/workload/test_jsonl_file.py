@@ -70,3 +70,10 @@ def test_a_pretty_printed_object_is_answered_with_the_remedy() -> None:
 def test_a_line_without_a_prompt_is_named(tmp_path: Path) -> None:
     with pytest.raises(PromptSetError, match=r"x.jsonl, line 2 \(id 'b'\): it has neither"):
         load_text(tmp_path, HELLO + '}\n{"id": "b", "model": "m"}', name="x.jsonl")
+
+
+def test_a_gateways_record_among_bodies_is_no_prompt() -> None:
+    line = '{"prompt": "Hi", "call_type": "text_completion", "response_cost": 1, "api_key": "SECRET"}'
+    with pytest.raises(PromptSetError, match=r"line 1: the record is of the format litellm") as caught:
+        read_jsonl(line, source="set.jsonl")
+    assert "SECRET" not in str(caught.value)

@@ -167,7 +167,15 @@ def _check_log(
     path = working_directory() / file
     form = shape_of(path, source=file, form=log_format).form
     adding = LogCheck(tokenizer=by, block_tokens=block_tokens)
-    for request in read_log(path, source=file, format=form, on_bad_line=adding.bad_line, progress=progress):
+    reading = read_log(
+        path,
+        source=file,
+        format=form,
+        on_bad_line=adding.bad_line,
+        on_passed_over=adding.passed_over,
+        progress=progress,
+    )
+    for request in reading:
         adding.add(request)
     return adding.report(source=file, form=form)
 

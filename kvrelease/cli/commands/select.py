@@ -1,6 +1,7 @@
 """`kvrelease prompts select`."""
 
 # ruff: noqa: PLC0415 - heavy imports stay inside the command
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +16,7 @@ from kvrelease.workload.logs.log_format import LogFormat
 if TYPE_CHECKING:
     from kvrelease.progress import Progress, ProgressEvent
     from kvrelease.selection.select import Selected
-    from kvrelease.workload.logged import LoggedRequest
+    from kvrelease.workload.logged import LoggedRequest, PassedOver
 
 DEFAULT_SELECTED_REQUESTS = 200
 _COPY = "save it to a file first"
@@ -213,6 +214,7 @@ def _select(
             seed=seed,
             cutter=cutter,
             damaged=lambda: reading.damaged,
+            passed_over=lambda: tuple(reading.passed_over.most_common()),
         )
 
 
@@ -229,6 +231,7 @@ class _LogReading:
         progress: "Progress",
     ) -> None:
         self.damaged = 0
+        self.passed_over: Counter[str] = Counter()
         self._path = path
         self._format = log_format
         self._skips_damaged = skips_damaged
@@ -247,12 +250,17 @@ class _LogReading:
         def skip(_error: InputError) -> None:
             self.damaged += 1
 
+        def pass_over(reason: "PassedOver") -> None:
+            self.passed_over[reason.value] += 1
+
         self.damaged = 0
+        self.passed_over.clear()
         requests = read_log(
             self._path,
             source=str(self._path),
             format=self._format,
             on_bad_line=skip if self._skips_damaged else None,
+            on_passed_over=pass_over,
             progress=tell,
         )
         if not self._dropped_models:

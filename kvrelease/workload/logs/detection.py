@@ -10,7 +10,7 @@ import msgspec
 from kvrelease.errors import InputError, TrafficLogError
 from kvrelease.workload.json_line import decode_object
 from kvrelease.workload.logs.csv_file import AZURE_COLUMNS, COLUMNS, TEXT_COLUMNS, header_of
-from kvrelease.workload.logs.formats import JSON_FORMATS
+from kvrelease.workload.logs.formats import form_of
 from kvrelease.workload.logs.json_array import json_elements
 from kvrelease.workload.logs.lines import Line, LogFile
 from kvrelease.workload.logs.log_format import LogFormat
@@ -86,8 +86,7 @@ def _form_of_record(record: Line, *, place: Place, is_named_csv: bool) -> LogFor
     if record.is_too_long:
         raise too_long(place)
     if record.data.lstrip().startswith(b"{"):
-        line = decode_object(record.data, place=place)
-        return next((one.form for one in JSON_FORMATS if one.recognises(line)), None)
+        return form_of(decode_object(record.data, place=place))
     return _form_of_header(record.data, is_named_csv=is_named_csv) if record.number == 1 else None
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.workload.logged import LoggedRequest
+from kvrelease.workload.logged import LoggedRequest, PassedOver
 from kvrelease.workload.logs.json_format import JsonFormat
 from kvrelease.workload.logs.log_format import LogFormat
 from kvrelease.workload.logs.request import logged_request, place_of, read_count, read_model, read_time
@@ -29,8 +29,8 @@ _NOT_SENT = frozenset(
 )
 
 
-def litellm_requests(line: JsonObject, *, place: Place) -> Iterator[LoggedRequest]:
-    """The request of a payload; none for a call that reached no engine.
+def litellm_requests(line: JsonObject, *, place: Place) -> Iterator[LoggedRequest | PassedOver]:
+    """The request of a payload, or why a call reached no engine.
 
     Raises:
         InputError: a field is of another shape.
@@ -38,7 +38,8 @@ def litellm_requests(line: JsonObject, *, place: Place) -> Iterator[LoggedReques
     inner = line.get("standard_logging_object")
     payload: dict[str, object] = inner if isinstance(inner, dict) else line
     call = payload.get("call_type", _CHAT[0])
-    if call not in (*_CHAT, *_TEXT) or payload.get("status") == "failure" or payload.get("cache_hit") is True:
+    if (reason := _passed_over(payload, call=call)) is not None:
+        yield reason
         return
     place = place_of(payload.get("id"), place=place)
     at_s = read_time(payload.get("startTime"), place=place, field="startTime")
@@ -57,6 +58,14 @@ def litellm_requests(line: JsonObject, *, place: Place) -> Iterator[LoggedReques
         model=model,
         prompt_tokens=tokens or None,  # LiteLLM writes 0 for what it was not told
     )
+
+
+def _passed_over(payload: dict[str, object], *, call: object) -> PassedOver | None:
+    if call not in (*_CHAT, *_TEXT):
+        return PassedOver.OTHER_CALL
+    if payload.get("status") == "failure":
+        return PassedOver.FAILED
+    return PassedOver.OWN_CACHE if payload.get("cache_hit") is True else None
 
 
 def _prompt(asked: object, *, is_text: bool) -> JsonObject:
@@ -99,4 +108,9 @@ def _is_litellm(line: JsonObject) -> bool:
     return "standard_logging_object" in line or sum(key in line for key in _KEYS) >= 2
 
 
-FORMAT = JsonFormat(LogFormat.LITELLM, _is_litellm, litellm_requests)
+def _has_a_mark(line: JsonObject) -> bool:
+    """Where others of the log are payloads, one with fewer marks is as well; a bare body is none."""
+    return any(key in line for key in _KEYS)
+
+
+FORMAT = JsonFormat(LogFormat.LITELLM, _is_litellm, litellm_requests, _has_a_mark)

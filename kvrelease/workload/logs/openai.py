@@ -55,8 +55,13 @@ def batch_requests(line: JsonObject, *, place: Place) -> Iterator[LoggedRequest]
 
 
 def _is_body(line: JsonObject) -> bool:
-    return any(key in line for key in ("messages", "prompt", "body", "request"))
+    return _is_wrapped(line) or any(key in line for key in ("messages", "prompt"))
 
 
-BATCH = JsonFormat(LogFormat.BATCH, lambda line: "custom_id" in line and "body" in line, batch_requests)
-BODIES = JsonFormat(LogFormat.OPENAI, _is_body, openai_requests)
+def _is_wrapped(line: JsonObject) -> bool:
+    """The body stands apart, so nothing that stands beside it is sent."""
+    return any(key in line for key in ("body", "request"))
+
+
+BATCH = JsonFormat(LogFormat.BATCH, lambda line: "custom_id" in line and "body" in line, batch_requests, _is_wrapped)
+BODIES = JsonFormat(LogFormat.OPENAI, _is_body, openai_requests, _is_wrapped)

@@ -16,9 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.errors import InputError
-from kvrelease.workload.logged import LoggedRequest
-from kvrelease.workload.logs.json_format import JsonFormat
+from kvrelease.workload.logged import LoggedRequest, PassedOver
+from kvrelease.workload.logs.json_format import JsonFormat, Step
 from kvrelease.workload.logs.log_format import LogFormat
 from kvrelease.workload.logs.otel_messages import (
     chat_messages,
@@ -39,8 +38,8 @@ _REQUEST = "gen_ai.request.model"
 _TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 
 
-def otel_requests(line: JsonObject, *, place: Place) -> Iterator[LoggedRequest | InputError]:
-    """The requests of a line, in order, and what of it could not be joined.
+def otel_requests(line: JsonObject, *, place: Place) -> Iterator[Step]:
+    """The requests of a line, in order, the spans that are none, and what of it could not be joined.
 
     Raises:
         InputError: a field is of another shape.
@@ -49,6 +48,8 @@ def otel_requests(line: JsonObject, *, place: Place) -> Iterator[LoggedRequest |
         operation = span.attributes.get("gen_ai.operation.name")
         if operation in (*_CHAT, _TEXT) or (operation is None and _REQUEST in span.attributes):
             yield _request(span, is_text=operation == _TEXT, place=place)
+        else:
+            yield PassedOver.OTHER_SPAN
     unjoined = unjoined_messages(line, place=place)
     if unjoined:
         yield place.error(

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from kvrelease.errors import InputError
 from kvrelease.workload.json_line import decode_object
-from kvrelease.workload.logs.json_format import JsonReader, Step
+from kvrelease.workload.logs.formats import require_format
+from kvrelease.workload.logs.json_format import JsonFormat, Step
 from kvrelease.workload.logs.lines import MAX_LINE_BYTES, Line, LogFile
 from kvrelease.workload.place import Place, Reading
 
@@ -21,14 +22,16 @@ def json_lines(file: LogFile) -> Iterator[Line]:
     return (line for line in file.lines() if line.is_too_long or line.data.strip())
 
 
-def read_records(records: Iterable[Line], file: LogFile, reader: JsonReader) -> Iterator[Step]:
-    """The requests of records of JSON."""
+def read_records(records: Iterable[Line], file: LogFile, one: JsonFormat) -> Iterator[Step]:
+    """The requests of records of JSON in one format; a record of another one is damage."""
     for record in records:
         place = place_in(file, record.number)
         try:
             if record.is_too_long:
                 raise too_long(place)
-            steps = tuple(reader(decode_object(record.data, place=place), place=place))
+            line = decode_object(record.data, place=place)
+            require_format(line, one, place=place)
+            steps = tuple(one.requests(line, place=place))
         except InputError as error:
             yield error
         else:

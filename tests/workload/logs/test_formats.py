@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from kvrelease.errors import InputError, TrafficLogError
-from kvrelease.workload.logged import LoggedRequest
+from kvrelease.workload.logged import LoggedRequest, PassedOver
 from kvrelease.workload.logs.log_format import LogFormat
 from kvrelease.workload.logs.reading import read_log
 
@@ -146,6 +147,50 @@ def test_litellm(tmp_path: Path) -> None:
     assert (first.model, first.salt, first.at_s, first.prompt_tokens) == ("acme", "tenant", 1715299200.5, 9)
     assert (second.body, second.kind, second.prompt_tokens) == (None, None, 9)
     assert third.body == {"model": "acme", "prompt": "Once"}
+
+
+LITELLM = {"call_type": "acompletion", "response_cost": 0.1, "model": "m", "messages": [user("Hi")]}
+BODY = {"messages": [user("Hi")]}
+SPAN = span(*attributes(gen_ai__operation__name="chat", gen_ai__request__model="m"))
+
+
+def test_what_is_passed_over_is_counted_by_its_reason(tmp_path: Path) -> None:
+    reasons: list[str] = []
+    records = [
+        LITELLM,
+        *({**LITELLM, "cache_hit": True} for _ in range(2)),
+        {**LITELLM, "status": "failure"},
+        {**LITELLM, "call_type": "aembedding"},
+    ]
+    tool = span(*attributes(gen_ai__operation__name="execute_tool"))
+    for values in (records, [SPAN, tool]):
+        (tmp_path / "log").write_text(lines(*values), encoding="utf-8")
+        assert len(list(read_log(tmp_path / "log", source="log", on_passed_over=reasons.append))) == 1
+    assert Counter(reasons) == {
+        PassedOver.OWN_CACHE: 2,
+        PassedOver.FAILED: 1,
+        PassedOver.OTHER_CALL: 1,
+        PassedOver.OTHER_SPAN: 1,
+    }
+
+
+@pytest.mark.parametrize("first", [BODY, LITELLM, SPAN], ids=["openai", "litellm", "otel"])
+def test_a_record_of_another_format_is_damage_and_nothing_of_it_is_sent(
+    tmp_path: Path, first: dict[str, object]
+) -> None:
+    others = [{**one, "api_key": "SECRET"} for one in (BODY, LITELLM, SPAN) if one is not first]
+    (tmp_path / "log").write_text(lines(first, *others), encoding="utf-8")
+    bad: list[InputError] = []
+    assert len(list(read_log(tmp_path / "log", source="log", on_bad_line=bad.append))) == 1
+    assert ["the record is of the format" in one.message for one in bad] == [True, True]
+    assert not any("SECRET" in str(one) for one in bad)
+
+
+def test_bodies_and_batch_files_are_read_as_one_another(tmp_path: Path) -> None:
+    batch = {"custom_id": "r-1", "url": "/v1/chat/completions", "body": BODY}
+    beside = {"id": "a", "body": BODY, "name": "gateway", "attributes": {}}
+    assert len(requests(tmp_path, lines({"body": BODY}, batch, beside))) == 3
+    assert len(requests(tmp_path, lines(batch, {"body": BODY}))) == 2
 
 
 def test_otel_span_with_structured_messages(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from kvrelease.errors import DamagedFile, InputError, NotFound, TrafficLogError
 from kvrelease.workload.logged import LoggedRequest
-from kvrelease.workload.logs.formats import JSON_FORMATS, TEXT_FORMATS
+from kvrelease.workload.logs.formats import JSON_FORMATS
 from kvrelease.workload.logs.log_format import LogFormat
-from kvrelease.workload.logs.reading import read_log
+from kvrelease.workload.logs.reading import TEXT_FORMATS, read_log
 from kvrelease.workload.prompt_set import PromptKind
 
 CHAT = {"model": "acme", "messages": [{"role": "user", "content": "Hi"}], "cache_salt": "tenant-a"}
