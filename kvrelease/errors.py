@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Self
 
 from kvrelease.printable import printable
 
@@ -75,6 +76,12 @@ class KvreleaseError(Exception):
         self.message = printable(message)
         self.hint = None if hint is None else printable(hint)
         super().__init__(self.message)
+
+    def about(self, what: str) -> Self:
+        """The same error, its message beginning with what it is about."""
+        self.message = printable(f"{what}: {self.message}")
+        self.args = (self.message,)
+        return self
 
 
 class UsageError(KvreleaseError):

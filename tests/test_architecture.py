@@ -86,6 +86,7 @@ PURE = (
     "demo/figures.py",
     "demo/traffic.py",
     "binding/hits.py",
+    "binding/left_out.py",
     "binding/runtime.py",
     "binding/salts.py",
     "binding/settings.py",

@@ -10,6 +10,7 @@ import msgspec
 
 from kvrelease.artifacts import ReleaseRef
 from kvrelease.binding.attribution import PrefixMemory
+from kvrelease.binding.left_out import LeftOut
 from kvrelease.binding.namespace import resolve_namespace, salt_of
 from kvrelease.binding.observe import Observer
 from kvrelease.binding.production import production_request
@@ -115,9 +116,11 @@ class Replica:
 
     Attributes:
         observer: sends requests and accounts for hits.
-        tokens: [prompts][tokens] ids by prompt id; None when the server does not tokenise.
+        tokens: [prompts][tokens] ids by prompt id, of those that are not left out; None when the server does not
+            tokenise.
         tree: of the token ids at the engine's block size, else of the prompts' text.
         prefixes: label of the shared prefix by prompt id.
+        left_out: by prompt id, those that it does not take; empty where one of them ends the preparation.
     """
 
     def __init__(
@@ -128,6 +131,7 @@ class Replica:
         tokens: Mapping[str, tuple[int, ...]] | None,
         tree: PrefixTree,
         prefixes: Mapping[str, str],
+        left_out: Mapping[str, LeftOut],
     ) -> None:
         self.observer = observer
         self.identity = observer.identity
@@ -135,6 +139,7 @@ class Replica:
         self.tokens = tokens
         self.tree = tree
         self.prefixes = prefixes
+        self.left_out = left_out
 
     def request(
         self, prompt: Prompt, *, salt: str | None, max_tokens: int, top_logprobs: int = 0, streams: bool = False
@@ -155,18 +160,23 @@ class Replica:
 class Preparation:
     """Makes engines into replicas; what they have in common (token ids, prefix trees, labels) is made once."""
 
-    def __init__(self, deployment: Deployment, *, memory: PrefixMemory, max_tokens: int) -> None:
+    def __init__(
+        self, deployment: Deployment, *, memory: PrefixMemory, max_tokens: int, leaves_out: bool = False
+    ) -> None:
         """Prepares for `deployment`.
 
         Args:
             deployment: what will be asked.
             memory: what earlier runs computed.
             max_tokens: the longest generation that will be asked for.
+            leaves_out: a prompt that an engine does not take (too long, refused, no ids) is left out; else it ends the
+                preparation.
         """
         self._deployment = deployment
         self._memory = memory
         self._max_tokens = max_tokens
-        self._tokenising = Tokenising()
+        self._leaves_out = leaves_out
+        self._tokenising = Tokenising(leaves_out=leaves_out)
         self._requests: dict[tuple[EngineKind, str], dict[str, Request]] = {}
 
     async def replica(self, engine: EngineClient) -> Replica:
@@ -174,7 +184,8 @@ class Preparation:
 
         Raises:
             UsageError: the declared runtime contradicts the engine, or it serves another model.
-            PromptTooLong: a prompt and its generation do not fit the engine's context.
+            PromptTooLong: a prompt and its generation do not fit the engine's context; of several that may be left out,
+                none does.
             ServiceError: it did not answer properly.
         """
         deployment = self._deployment
@@ -182,8 +193,11 @@ class Preparation:
         require_agreement(deployment.runtime, told=identity.runtime, url=identity.url)
         requests = self._requests_for(identity)
         table = await self._tokenising.table(engine, kind=identity.kind, model=identity.model, requests=requests)
-        if table is not None:
-            self._require_room(table, identity=identity)
+        if identity.context_tokens is not None:
+            if self._leaves_out:
+                table = table.within(identity.context_tokens, max_tokens=self._max_tokens)
+            else:
+                self._require_room(table, identity=identity, room=identity.context_tokens)
         block = identity.capabilities.block_tokens
         return Replica(
             Observer(
@@ -191,12 +205,13 @@ class Preparation:
                 identity=identity,
                 namespace=deployment.namespace,
                 memory=self._memory,
-                tokens=None if table is None else table.by_body,
+                tokens=table.by_body,
             ),
             deployment=deployment,
-            tokens=None if table is None else table.by_prompt,
-            tree=self._text_tree if table is None or block is None else table.tree(block),
+            tokens=table.by_prompt or None,
+            tree=table.tree(block) if table.by_prompt and block is not None else self._text_tree,
             prefixes=self._prefixes,
+            left_out=table.left_out,
         )
 
     @functools.cached_property
@@ -223,10 +238,7 @@ class Preparation:
             }
         return self._requests[key]
 
-    def _require_room(self, table: TokenTable, *, identity: EngineIdentity) -> None:
-        room = identity.context_tokens
-        if room is None:
-            return
+    def _require_room(self, table: TokenTable, *, identity: EngineIdentity, room: int) -> None:
         for prompt_id, ids in table.by_prompt.items():
             if len(ids) + self._max_tokens > room:
                 raise PromptTooLong(
@@ -242,7 +254,12 @@ async def prepare(engine: EngineClient, *, deployment: Deployment, memory: Prefi
 
 
 async def prepare_all(
-    engines: Sequence[EngineClient | Unready], *, deployment: Deployment, memory: PrefixMemory, max_tokens: int
+    engines: Sequence[EngineClient | Unready],
+    *,
+    deployment: Deployment,
+    memory: PrefixMemory,
+    max_tokens: int,
+    leaves_out: bool = False,
 ) -> tuple[Replica | Unready, ...]:
     """Every replica, in the order given: ready to be asked, or why it cannot be.
 
@@ -254,8 +271,9 @@ async def prepare_all(
         deployment: what will be asked.
         memory: what earlier runs computed.
         max_tokens: the longest generation that will be asked for.
+        leaves_out: as for `Preparation`.
     """
-    preparation = Preparation(deployment, memory=memory, max_tokens=max_tokens)
+    preparation = Preparation(deployment, memory=memory, max_tokens=max_tokens, leaves_out=leaves_out)
     limit = asyncio.Semaphore(PREPARED_AT_ONCE)
 
     async def one(engine: EngineClient | Unready) -> Replica | Unready:

@@ -48,7 +48,7 @@ def production_request(
         top_logprobs: k of the top-k log-probabilities.
         streams: ask for a stream, to time the first token.
     """
-    body = production_body(prompt.body, production=production, model=model, kind=kind)
+    body = production_body(prompt.body, production=production, model=model, kind=kind, whose=f"prompt {prompt.id!r}")
     return Request(
         route=_ROUTES[prompt.kind],
         body=body,
@@ -79,7 +79,9 @@ def refuse_own_salts(prompts: Iterable[Prompt], *, action: str) -> None:
         )
 
 
-def production_body(own: JsonObject, *, production: Production, model: str, kind: EngineKind) -> JsonObject:
+def production_body(
+    own: JsonObject, *, production: Production, model: str, kind: EngineKind, whose: str = "a request"
+) -> JsonObject:
     """A body as production sends it, made greedy.
 
     Args:
@@ -87,16 +89,27 @@ def production_body(own: JsonObject, *, production: Production, model: str, kind
         production: body fields that users add.
         model: the served model, where neither production's body nor this request names one.
         kind: of the engine.
+        whose: how messages name this request.
 
     Raises:
-        UsageError: the body chooses a key space by itself.
+        UsageError: the body chooses a key space by itself, or has engines skip their cache.
     """
     body = {**production.body, **own}
     for field in SALT_FIELDS:
         if field in body:
             raise UsageError(
-                f"a request brings a {field} of its own, from production.body or the prompt set: its key space would "
-                "not be the one that is judged",
+                f"{whose} brings a {field} of its own, {_origin(field, own)}: its key space would not be the one that "
+                "is judged",
                 hint="take it out, and say which salt users send under production.salt in kvrelease.yaml",
             )
+    if body.get("echo"):
+        raise UsageError(
+            f"{whose} asks for `echo`, {_origin('echo', own)}: it returns the prompt's log-probabilities, and engines "
+            "skip the cache for it",
+            hint="take `echo` out",
+        )
     return {**body, **_GREEDY, **_OWN_GREEDY.get(kind, {}), "model": body.get("model") or model}
+
+
+def _origin(field: str, own: JsonObject) -> str:
+    return "from the prompt set" if field in own else "from production.body in kvrelease.yaml"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from kvrelease.artifacts import Verdict
 from kvrelease.binding.hits import CLEAN_UP, Unattributed
+from kvrelease.binding.left_out import told
 from kvrelease.binding.observe import Witness
 from kvrelease.prewarm.plan import Plan
 from kvrelease.prewarm.proof import is_likely_warm
@@ -67,13 +68,16 @@ def _praise(replicas: Sequence[ReplicaResult], *, plan: Plan) -> str:
         return (
             "likely warm by time to the first token alone, which --accept-ttft lets decide; foreign hits are not known"
         )
-    told = f"{rates[0]:.0%}" if rates[0] == rates[-1] else f"{rates[0]:.0%} to {rates[-1]:.0%}"
+    rate = f"{rates[0]:.0%}" if rates[0] == rates[-1] else f"{rates[0]:.0%} to {rates[-1]:.0%}"
     worst = max((one.plan or plan for one in replicas), key=lambda own: len(own.without_slot))
+    most = max((one.skipped for one in replicas), key=len)
+    left_out = f"; as far as --max-error-rate allows, {told(most)}" if most else ""
     if not worst.without_slot:
-        return f"foreign hits 0; asked again, {told} of the cacheable tokens hit"
+        return f"foreign hits 0; asked again, {rate} of the cacheable tokens hit{left_out}"
     return (
-        f"foreign hits 0; asked again, {told} of the cacheable tokens of what stays in slots hit; "
+        f"foreign hits 0; asked again, {rate} of the cacheable tokens of what stays in slots hit; "
         f"{len(worst.without_slot)} of {len(worst.order)} prompts sent have no slot of their own and were not asked"
+        f"{left_out}"
     )
 
 
@@ -118,8 +122,8 @@ def _open_questions(one: ReplicaResult, *, plan: Plan, limits: Limits) -> Iterat
     nothing = cannot_be_cached(one.plan or plan)
     if nothing:
         yield nothing
-    if one.skipped:
-        yield f"{len(one.skipped)} prompts were refused as too long for its context: {', '.join(one.skipped[:5])}"
+    if one.skipped and not one.has_room_for_skipped(limits, order=frozenset((one.plan or plan).order)):
+        yield told(one.skipped)
     is_partly_told = one.unattributed is not None and one.hit_rate_after is not None
     if one.foreign_tokens is None and (one.witness != Witness.NOBODY or is_partly_told):
         yield f"hits are told, and cannot be attributed: {(one.unattributed or Unattributed.NO_IDS).reason}"

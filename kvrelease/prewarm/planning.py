@@ -54,7 +54,7 @@ class Planner:
         identity = replica.identity
         shape = (identity.kind, identity.model, identity.capacity_tokens, identity.capabilities)
         # Replicas that tokenise alike share one table, and the identity of that table is that of its ids.
-        key = (id(replica.tokens), shape)
+        key = (id(replica.tokens), frozenset(replica.left_out), shape)
         if key not in self._made:
             self._made[key] = self._plan(replica, requests=_requests(replica))
         return self._made[key]
@@ -66,7 +66,7 @@ class Planner:
         spaces = key_spaces(prompt_set, model=identity.model)
         block = identity.capabilities.block_tokens
         if replica.tokens is None or block is None:
-            order = [prompt.id for prompt in prompt_set.prompts]
+            order = [prompt.id for prompt in prompt_set.prompts if prompt.id not in replica.left_out]
             plan = plan_without_tokens(order, weights=weights, key_spaces=spaces)
             return Planned(plan=plan, tree=replica.tree, requests=requests)
         tree = replica.tree

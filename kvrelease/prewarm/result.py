@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from kvrelease.artifacts import Artifact, Fault, ReleaseRef, Verdict
 from kvrelease.binding.hits import Unattributed
+from kvrelease.binding.left_out import LeftOut
 from kvrelease.engines.base import shown_replica
 from kvrelease.prewarm.plan import Plan
 
@@ -133,7 +136,8 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
         most_in_flight: the most requests that were in flight together.
         throttled: times that concurrency was lowered, because the server asked for it or its queue grew.
         plan_s: seconds from the first request of the plan to the last answer.
-        skipped: prompts that the server refused for themselves (too long for its context), by id.
+        skipped: prompts that the server does not take, each with why: too long for its context, refused, or without
+            ids. No errors; counted with them against `Limits.max_error_rate`.
         failed: prompts whose last request got no proper answer, by id: the budget of errors allowed for them, or one of
             them ended the run.
         is_flushed: this run emptied the cache first, and proved it.
@@ -176,7 +180,7 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
     most_in_flight: int = 0
     throttled: int = 0
     plan_s: float | None = None
-    skipped: tuple[str, ...] = ()
+    skipped: tuple[LeftOut, ...] = ()
     failed: tuple[str, ...] = ()
     is_flushed: bool = False
     fault: Fault | None = None
@@ -186,6 +190,16 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
         """How people read which replica this is."""
         return shown_replica(self.url, name=self.name, rank=self.rank)
 
+    def has_room_for_skipped(self, limits: Limits, *, order: Collection[str]) -> bool:
+        """Whether the prompts left out are few enough, together with the errors, for the rate that is allowed.
+
+        Args:
+            limits: of the run.
+            order: ids of the plan, those left out before it was made apart.
+        """
+        before = sum(one.prompt not in order for one in self.skipped)
+        return limits.allows_errors(self.errors + len(self.skipped), planned=len(order) + before)
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What a run must show to pass.
@@ -194,7 +208,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         min_hit_rate: share of cacheable tokens that must hit when asked again.
         max_ttft_ms: the largest p95 of time to first token when asked again; None for any.
         max_error_rate: requests that may stay without a proper answer, of whatever part of the run, as a share of the
-            plan's; one more ends the replica's run.
+            plan's; one more ends the replica's run. Prompts that are left out count as well, and end nothing.
         accepts_ttft: where nobody tells cached tokens, times to the first token may decide.
     """
 
@@ -253,6 +267,7 @@ class ReplicaPlan(msgspec.Struct, frozen=True, kw_only=True):
         rank: data-parallel rank, None where the engine has one cache.
         plan: what would be sent; None where it is the plan of the report.
         resumed: of its requests, those that an earlier run has answered already.
+        skipped: prompts that the server does not take, each with why.
         seconds: that computing the lower bound takes at the rate given; None when no rate is known.
     """
 
@@ -261,6 +276,7 @@ class ReplicaPlan(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None
     plan: Plan | None = None
     resumed: int = 0
+    skipped: tuple[LeftOut, ...] = ()
     seconds: float | None = None
 
     @property

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import msgspec
 
 from kvrelease.artifacts import Fault, Verdict, fault_of
 from kvrelease.binding.closing import close_run, until_interrupted
 from kvrelease.binding.deployment import Deployment, Replica, prepare_all
+from kvrelease.binding.left_out import faults_of
 from kvrelease.binding.ranks import RankProof, prove_ranks, rank_fault
 from kvrelease.binding.unready import Unready, require_one_ready
 from kvrelease.engines.base import EngineClient
@@ -76,8 +77,7 @@ async def prewarm(
     Raises:
         KvreleaseError: no replica could be prepared; nothing was generated on any of them.
     """
-    prepared = await prepare_all(engines, deployment=deployment, memory=ledger, max_tokens=MAX_TOKENS)
-    replicas, unready = require_one_ready(prepared)
+    replicas, unready = await _prepared(engines, deployment=deployment, ledger=ledger)
     proofs = await prove_ranks(replicas)
     rank_faults = [rank_fault(*pair) for pair in zip(replicas, proofs, strict=True)]
     doubts = [
@@ -150,12 +150,32 @@ async def prewarm(
         faults=(
             *(one.fault for one in unready),
             *(one.fault for one in results if one.fault),
+            *_left_out(results, plan=plan, limits=limits),
             *doubts,
             *found,
             *((journal.fault,) if journal is not None and journal.fault is not None else ()),
             *closing,
         ),
     )
+
+
+async def _prepared(
+    engines: Sequence[EngineClient | Unready], *, deployment: Deployment, ledger: Ledger
+) -> tuple[tuple[Replica, ...], tuple[Unready, ...]]:
+    """Those that can be asked, and those that cannot.
+
+    Raises:
+        KvreleaseError: none can.
+    """
+    prepared = await prepare_all(engines, deployment=deployment, memory=ledger, max_tokens=MAX_TOKENS, leaves_out=True)
+    return require_one_ready(prepared)
+
+
+def _left_out(results: Sequence[ReplicaResult], *, plan: Plan, limits: Limits) -> Iterator[Fault]:
+    """Prompts that were left out of a replica's run, where more were than may."""
+    for one in results:
+        if not one.has_room_for_skipped(limits, order=frozenset((one.plan or plan).order)):
+            yield from faults_of(one.skipped, where=one.shown)
 
 
 async def _changed(changes: Changes | None) -> tuple[Fault, ...]:
@@ -190,8 +210,7 @@ async def plan_only(
     Raises:
         KvreleaseError: no replica could be prepared.
     """
-    prepared = await prepare_all(engines, deployment=deployment, memory=ledger, max_tokens=MAX_TOKENS)
-    replicas, unready = require_one_ready(prepared)
+    replicas, unready = await _prepared(engines, deployment=deployment, ledger=ledger)
     planner = Planner(concurrency=concurrency)
     plans = [planner.plan(replica).plan for replica in replicas]
     first = plans[0]
@@ -208,7 +227,10 @@ async def plan_only(
         ),
         rate=rate,
         notes=(*((nothing,) if nothing else ()), *first.warnings),
-        faults=tuple(one.fault for one in unready),
+        faults=(
+            *(one.fault for one in unready),
+            *(fault for one in replicas for fault in faults_of(one.left_out.values(), where=one.identity.shown)),
+        ),
     )
 
 
@@ -226,6 +248,7 @@ def _replica_plan(
         rank=identity.rank,
         plan=None if plan == first else plan,
         resumed=len(done & frozenset(plan.order)),
+        skipped=tuple(replica.left_out.values()),
         seconds=None if rate is None or bound is None else bound / rate,
     )
 

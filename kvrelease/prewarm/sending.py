@@ -11,9 +11,10 @@ import time
 from collections.abc import Awaitable, Callable
 
 from kvrelease.binding.deployment import Replica
+from kvrelease.binding.left_out import LeftOut, left_out_for
 from kvrelease.binding.observe import Leg
 from kvrelease.engines.base import Counters, Request
-from kvrelease.errors import KvreleaseError, Refused, ServiceError, one_of
+from kvrelease.errors import KvreleaseError, Refused, ServiceError, Unreachable, one_of
 from kvrelease.prewarm.pace import Pace
 
 # After Ctrl-C, the wait for requests in flight: a prefill, not a queue.
@@ -36,6 +37,8 @@ class Sender:
 
     Attributes:
         most_in_flight: the most requests of a flow that were in flight together.
+        left_out: by id, prompts that the server does not take: those it was prepared without, and what it has refused
+            since. No errors, and not sent again.
     """
 
     def __init__(self, replica: Replica, *, pace: Pace, allows: Callable[[int], bool], replicas: int) -> None:
@@ -48,6 +51,7 @@ class Sender:
         self._other_errors = 0
         self._in_flight = 0
         self.most_in_flight = 0
+        self.left_out: dict[str, LeftOut] = dict(replica.left_out)
 
     @property
     def errors(self) -> int:
@@ -133,30 +137,30 @@ class Sender:
             self._pace.queued(waiting, at_s=time.monotonic())
 
     async def tried(self, request: Request, *, prompt_id: str | None = None) -> Leg | None:
-        """The leg of a request; None where it got no proper answer, and the run has errors left.
+        """The leg of a request; None where it got no proper answer, and the run goes on without.
+
+        It does where errors are left, or where the server refuses this one prompt, which is then left out.
 
         Args:
             request: what to send.
             prompt_id: of the prompt of the set that it is, whose token ids are known; None for one of our own.
 
         Raises:
-            PromptTooLong: it does not fit the engine's context.
+            PromptTooLong: a request of our own does not fit the engine's context.
             ServiceError: more requests got no proper answer than may.
         """
         sent_s = time.monotonic()
         tokens = None if prompt_id is None else self._tokens.get(prompt_id)
         try:
             leg = await self._answered(request, tokens=tokens)
-        except ServiceError as error:
+        except KvreleaseError as error:
             if isinstance(error, Refused) and error.was_throttled:
                 self._pace.answered(sent_s=sent_s, at_s=time.monotonic(), was_throttled=True)
-            if prompt_id is None:
-                self._other_errors += 1
-            else:
-                self._failed[prompt_id] = True
-            if not self._allows(self.errors):
-                raise
-            return None
+            if self._goes_on_after(error, prompt_id=prompt_id):
+                return None
+            if prompt_id is not None and not isinstance(error, Unreachable):
+                error.about(f"prompt {prompt_id!r}")
+            raise
         if prompt_id in self._failed:
             self._failed[prompt_id] = False
         self._pace.answered(
@@ -167,6 +171,21 @@ class Sender:
             computed_tokens=computed_tokens(leg),
         )
         return leg
+
+    def _goes_on_after(self, error: KvreleaseError, *, prompt_id: str | None) -> bool:
+        """Counts an error, or leaves the prompt out that it is about."""
+        left_out = None if prompt_id is None else left_out_for(error, prompt=prompt_id)
+        if prompt_id is not None and left_out is not None:
+            self.left_out[prompt_id] = left_out
+            self._failed.pop(prompt_id, None)
+            return True
+        if not isinstance(error, ServiceError):
+            return False
+        if prompt_id is None:
+            self._other_errors += 1
+        else:
+            self._failed[prompt_id] = True
+        return self._allows(self.errors)
 
     async def _answered(self, request: Request, *, tokens: tuple[int, ...] | None) -> Leg:
         """The leg of a request; cancelled meanwhile, it still waits a little for the answer.

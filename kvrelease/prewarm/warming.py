@@ -13,7 +13,7 @@ from kvrelease.binding.deployment import Replica
 from kvrelease.binding.hits import Unattributed, weightiest
 from kvrelease.binding.observe import Leg, Witness, total
 from kvrelease.engines.base import Request
-from kvrelease.errors import KvreleaseError, PromptTooLong
+from kvrelease.errors import KvreleaseError
 from kvrelease.prewarm.flushing import Flushing
 from kvrelease.prewarm.journal import Journal, Past
 from kvrelease.prewarm.order import Schedule
@@ -27,6 +27,10 @@ from kvrelease.prewarm.watch import Watch
 
 # Prompts asked again, as production does, to prove residency.
 PROOF_PROMPTS = 12
+
+# Prompts that are refused one after the other before the control tells whether that is the prompts' fault, or the
+# server takes nothing at all.
+FIRST_TRIES = 3
 
 # A control of which a request got no proper answer is sent anew as often, where errors are allowed at all.
 CONTROL_TRIES = 3
@@ -101,7 +105,6 @@ class Warming:
             heard=lambda: watch.answered(self.name),
         )
         self._control: ControlResult | None = None
-        self._skipped: dict[str, None] = {}
         self._lost: dict[str, None] = {}
         self._fault = fault
         self._was_asked_to_flush = False
@@ -154,13 +157,13 @@ class Warming:
         if self._is_over:
             return
         await self._touch(touch)
-        proof = tuple(prompt_id for prompt_id in self._proof_ids() if prompt_id not in self._skipped)
+        proof = tuple(prompt_id for prompt_id in self._proof_ids() if prompt_id not in self._sender.left_out)
         # By the control, not by the plan: of a plan that an earlier run had sent in whole nothing was sent.
         is_untold = self._control is not None and self._control.hits is None
         for _ in range(self._terms.passes):
             await self._proof.ask(proof, with_times=is_untold)
-        asked = {prompt_id: slot for prompt_id, slot in self.plan.slot_of.items() if prompt_id not in self._skipped}
-        await self._proof.ask_slots(asked)
+        slots = self.plan.slot_of.items()
+        await self._proof.ask_slots({one: slot for one, slot in slots if one not in self._sender.left_out})
 
     @property
     def _passes(self) -> tuple[Tally, ...]:
@@ -200,9 +203,7 @@ class Warming:
         A run that resumes on slots sends the control before anything else: into one whose prompt is yet to be sent.
         """
         began = time.monotonic()
-        first = None if self._has_slots and self._resumed else self._next()
-        if first is not None:
-            await self._flow(self._each((first,)), into=self._sent, is_planned=True)
+        first = None if self._has_slots and self._resumed else await self._send_first()
         if not self._is_over:
             sent = (*self._resumed, *(() if first is None else (first,)))
             await self._send_control(sent)
@@ -210,6 +211,17 @@ class Warming:
             await self._flow(self._each(lost), into=self._touched)
         await self._flow(self._next, into=self._sent, is_planned=True)
         self._plan_s = time.monotonic() - began
+
+    async def _send_first(self) -> str | None:
+        """The first prompt of the plan that the server takes, of a few; None where there is none."""
+        for _ in range(FIRST_TRIES):
+            first = self._next()
+            if first is None:
+                return None
+            await self._flow(self._each((first,)), into=self._sent, is_planned=True)
+            if first not in self._sender.left_out:
+                return first
+        return None
 
     async def _touch(self, prompt_ids: tuple[str, ...]) -> None:
         """Asks for every branch once more, and for all of them again where too few hit.
@@ -242,7 +254,7 @@ class Warming:
 
     def _each(self, prompt_ids: Iterable[str]) -> Callable[[], str | None]:
         """Gives the ids one by one, and None after the last, or once the run is over."""
-        wanted = (prompt_id for prompt_id in prompt_ids if prompt_id not in self._skipped)
+        wanted = (prompt_id for prompt_id in prompt_ids if prompt_id not in self._sender.left_out)
         return lambda: None if self._is_over else next(wanted, None)
 
     def _next(self) -> str | None:
@@ -276,8 +288,6 @@ class Warming:
         leg: Leg | None = None
         try:
             leg = await self._sender.tried(self._on_its_slot(prompt_id), prompt_id=prompt_id)
-        except PromptTooLong:
-            self._skipped[prompt_id] = None
         finally:
             if is_planned and leg is None:
                 self._spent_tokens -= self._cost_of(prompt_id)
@@ -408,7 +418,7 @@ class Warming:
             most_in_flight=self._sender.most_in_flight,
             throttled=self._sender.lowered,
             plan_s=self._plan_s,
-            skipped=tuple(self._skipped),
+            skipped=tuple(self._sender.left_out.values()),
             failed=self._sender.failed,
             is_flushed=self._was_asked_to_flush and bool(self._sent.answered) and foreign == 0,
             fault=self._fault or self._end_of_budget(),

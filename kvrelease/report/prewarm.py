@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvrelease.binding.left_out import Why
 from kvrelease.prewarm.plan import KeySpaceCost, Plan
 from kvrelease.prewarm.result import Percentiles, PrewarmPlan, PrewarmReport, ReplicaPlan, ReplicaResult, SecondWitness
 from kvrelease.report.document import Block, Document, Facts, Notes, Table, Verdict, more_in_json, number, share, word
@@ -39,7 +40,7 @@ def prewarm_document(found: PrewarmReport) -> Document:
     blocks += _key_spaces(found.plan.key_spaces)
     faults = dict.fromkeys((*(one.fault for one in found.replicas if one.fault), *found.faults))
     notes = [fault.shown for fault in faults]
-    notes += [_refused(one) for one in found.replicas if one.skipped]
+    notes += [line for one in found.replicas for line in _skipped(one)]
     notes += [f"{one.shown}: without a proper answer: {_listed(one.failed)}" for one in found.replicas if one.failed]
     notes += [f"{one.shown}: lost when asked again: {_listed(one.lost)}" for one in found.replicas if one.lost]
     notes += [*_left_out(found.plan), *found.notes]
@@ -69,6 +70,7 @@ def plan_document(found: PrewarmPlan) -> Document:
         *_key_spaces(plan.key_spaces),
     ]
     notes = [fault.shown for fault in found.faults]
+    notes += [line for one in found.replicas for line in _skipped(one)]
     notes += [*_left_out(plan), *found.notes]
     notes.append("nothing was generated: this is --dry-run")
     blocks.append(Notes(title="Notes", lines=tuple(notes)))
@@ -159,8 +161,9 @@ def _left_out(plan: Plan) -> list[str]:
     return notes
 
 
-def _refused(one: ReplicaResult) -> str:
-    return f"{one.shown}: refused as too long for its context, and left out: {_listed(one.skipped)}"
+def _skipped(one: ReplicaResult | ReplicaPlan) -> list[str]:
+    by_why = {why: [skipped.prompt for skipped in one.skipped if skipped.why is why] for why in Why}
+    return [f"{one.shown}: left out, {why.words}: {_listed(ids)}" for why, ids in by_why.items() if ids]
 
 
 def _listed(ids: Sequence[str]) -> str:

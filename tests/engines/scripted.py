@@ -22,6 +22,7 @@ answers differ in their log-probabilities, by about `strength_nats`. The same re
 from __future__ import annotations
 
 import dataclasses
+import json
 import threading
 from collections.abc import Sequence
 from http.server import ThreadingHTTPServer
@@ -33,7 +34,7 @@ from tests.engines import scripted_sglang
 from tests.engines.scripted_break import Break
 from tests.engines.scripted_cache import BlockCache, Cache, SlotCache
 from tests.engines.scripted_model import chat_prompt, ranked, token_ids, word_id
-from tests.engines.scripted_routes import Handler
+from tests.engines.scripted_routes import GENERATIONS, Handler
 
 __all__ = ["Break", "Generation", "ScriptedEngine", "Seen"]
 
@@ -161,6 +162,10 @@ class ScriptedEngine:
         """Added to every id that `/tokenize` tells: another tokenizer."""
         self.cache_labels: dict[str, object] = {}
         """More of `vllm:cache_config_info`, or in place of what it has."""
+        self.refused_text: str | None = None
+        """A body that holds it is answered with `refused_status` on `refused_on`."""
+        self.refused_status = 400
+        self.refused_on: tuple[str, ...] = GENERATIONS
         self.waiting = 0
         """What `vllm:num_requests_waiting` tells."""
         self.adapters = tuple(adapters)
@@ -314,6 +319,10 @@ class ScriptedEngine:
         with self.lock:
             for cache in self.caches:
                 cache.clear()
+
+    def refuses(self, path: str, body: Json) -> bool:
+        """Whether a body is one that this engine does not take."""
+        return self.refused_text is not None and path in self.refused_on and self.refused_text in json.dumps(body)
 
     def take_breakage(self, path: str) -> Break | None:
         """The misbehaviour that this request meets."""

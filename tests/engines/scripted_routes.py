@@ -58,6 +58,10 @@ class Handler(BaseHTTPRequestHandler):
                 self._unauthorized()
             elif broken is not None and self._broke(broken, body):
                 pass
+            elif engine.refuses(url.path, body):
+                self._json(
+                    engine.refused_status, _error("At most 0 image(s)", "BadRequestError", engine.refused_status)
+                )
             elif url.path in GENERATIONS and method == "POST":
                 self._generation(url.path, body, broken)
             else:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from kvrelease.artifacts import Verdict
+from kvrelease.binding.left_out import Why
 from kvrelease.config import Production
 from kvrelease.engines.base import EngineKind
 from kvrelease.prewarm.result import PrewarmReport, ReplicaResult
@@ -376,7 +377,7 @@ def test_c20_a_prompt_that_the_server_refuses_as_too_long_is_named_not_retried_a
     with ScriptedEngine(EngineKind.OPENAI, release="new", context_tokens=100) as engine:
         report = warmed(engine, deployed=deployment(prompt_set=of_words(fits, long)))
         found = only(report)
-        assert found.skipped == ("p1",)
+        assert [(one.prompt, one.why) for one in found.skipped] == [("p1", Why.TOO_LONG)]
         assert found.retries == 0
         assert sum(seen.body["prompt"] == long for seen in engine.generations()) == 1
         assert found.sent == 1

@@ -9,6 +9,7 @@ import pytest
 from msgspec import Struct
 
 from kvrelease.artifacts import Artifact, Fault
+from kvrelease.binding.left_out import LeftOut, Why
 from kvrelease.demo.figures import Kept
 from kvrelease.engines.base import EngineKind
 from kvrelease.release.diff_record import ConfigChange
@@ -88,7 +89,8 @@ def test_an_unknown_replica_shows_no_zero() -> None:
 def test_an_address_of_a_name_is_told_with_the_name_on_every_line_about_it() -> None:
     place = "http://10.0.0.3:8000 (llm.prod.svc)"
     fault = Fault(where=place, exit_code=5, message="POST http://10.0.0.3:8000/v1/completions: no answer")
-    one = builders.replica("http://10.0.0.3:8000", name="llm.prod.svc", fault=fault, skipped=("long",))
+    left_out = LeftOut(prompt="long", why=Why.TOO_LONG, detail="900 tokens, where 512 fit")
+    one = builders.replica("http://10.0.0.3:8000", name="llm.prod.svc", fault=fault, skipped=(left_out,))
     lines = render_text(page_of(builders.prewarm(replicas=(one,), faults=(fault,))), width=200).splitlines()
     assert sum(place in line for line in lines) == 3, "its row, its fault once, and what it refused"
 
