@@ -78,6 +78,8 @@ PURE = (
     "verify/distance.py",
     "verify/exposure.py",
     "verify/identity.py",
+    "verify/isolation.py",
+    "verify/ladder.py",
     "verify/judge.py",
     "verify/noise.py",
     "verify/power.py",

@@ -95,6 +95,10 @@ class Attribution:
         if self._identity.capabilities.block_tokens is not None:
             self._known_in(self._key_space(request)).add_sent(tokens)
 
+    def forget(self) -> None:
+        """Forgets what this release computed: its cache was emptied. The memory has to forget first."""
+        self._known.clear()
+
     def _key_space(self, request: Request) -> str | None:
         """Where a request's blocks live in this process: its salt, and the adapter where its body names one.
 

@@ -198,6 +198,10 @@ class Observer:
         """Remembers that this release computed a whole prompt, though this run did not see it do so."""
         self._hits.learn(request, tokens)
 
+    def forget(self) -> None:
+        """Forgets what this release computed: its cache was emptied. The memory has to forget first."""
+        self._hits.forget()
+
     def remember(self) -> None:
         """Hands what this run learnt to the memory; call it once, also when the run was cut short."""
         self._hits.remember()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from kvrelease import artifacts
 from kvrelease.cli import console
 from kvrelease.cli.output import Format, deliver, require_writable, save
 from kvrelease.cli.watch import Lap, Watched
@@ -53,10 +55,34 @@ class RunResults(msgspec.Struct, frozen=True, kw_only=True):
             )
         require_writable(self.metrics, option="--metrics-file")
 
+    def keep_before_flush(self, evidence: Evidence) -> None:
+        """Saves what was observed before a cache is emptied: no run can observe it again.
+
+        Raises:
+            InputError: it cannot be saved.
+        """
+        path = self.observations or _before_flush(evidence)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"saving what was observed, before a cache is emptied, in {path}: {error.strerror or error}; nothing "
+                "was emptied",
+                hint="name a file with --observations",
+            ) from error
+        artifacts.write(path, evidence)
+        console.say_note(
+            f"--allow-flush: a cache is about to be emptied; what was observed so far is in {path} (kvrelease verify "
+            f"--from {path})"
+        )
+
     def save_observations(self, evidence: Evidence, *, run: int) -> ExitCode:
         """Saves what one run observed, where that is wanted; while watching, in a file of its own."""
         path = self.observations
         if path is None:
+            if not evidence.interrupted and any(one.flush for one in evidence.replicas):
+                with contextlib.suppress(OSError):
+                    _before_flush(evidence).unlink()  # the report has it all
             return ExitCode.OK
         return save(evidence, path.with_name(f"{path.stem}-{run:04d}{path.suffix}") if self.is_watching else path)
 
@@ -88,6 +114,13 @@ class RunResults(msgspec.Struct, frozen=True, kw_only=True):
         from kvrelease.report.verify import verify_document  # noqa: PLC0415 - late, as in every command
 
         return deliver(report, lambda: verify_document(report), wanted=self.form, output=self.output, code=code)
+
+
+def _before_flush(evidence: Evidence) -> Path:
+    """Where observations are kept that nobody asked to be saved, until the run is whole."""
+    from kvrelease.ledger.store import state_directory  # noqa: PLC0415 - late, as in every command
+
+    return state_directory() / f"{evidence.namespace}-before-flush.json"
 
 
 def _measured(found: Lap, path: Path, *, deployment: Deployment, run: int) -> Lap:

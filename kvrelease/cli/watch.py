@@ -53,7 +53,7 @@ def alone(lap: Lap) -> Watched:
     return Watched(code=lap.code, report=lap.report, is_cut_short=lap.was_interrupted)
 
 
-def require_watch(*, every_s: float | None, for_s: float | None, expects_cold: bool) -> None:
+def require_watch(*, every_s: float | None, for_s: float | None, expects_cold: bool, allows_flush: bool) -> None:
     """Checks the options of a watch.
 
     Raises:
@@ -65,6 +65,11 @@ def require_watch(*, every_s: float | None, for_s: float | None, expects_cold: b
         raise UsageError(
             "--watch and --expect-cold exclude each other: from the second run on, the first one has been there",
             hint="verify once with --expect-cold, then watch without it",
+        )
+    if every_s is not None and allows_flush:
+        raise UsageError(
+            "--watch and --allow-flush exclude each other: a canary's cache would be emptied again and again",
+            hint="verify once with --allow-flush, or watch with --reference URL",
         )
 
 

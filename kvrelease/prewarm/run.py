@@ -11,6 +11,7 @@ import msgspec
 from kvrelease.artifacts import Fault, Verdict, fault_of
 from kvrelease.binding.closing import close_run, until_interrupted
 from kvrelease.binding.deployment import Deployment, Replica, prepare_all
+from kvrelease.binding.flushing import Flushing
 from kvrelease.binding.left_out import faults_of
 from kvrelease.binding.ranks import RankProof, prove_ranks, rank_fault
 from kvrelease.binding.unready import Unready, require_one_ready
@@ -18,7 +19,6 @@ from kvrelease.engines.base import EngineClient
 from kvrelease.errors import KvreleaseError
 from kvrelease.fleet.names import AddressChange
 from kvrelease.ledger.store import Ledger
-from kvrelease.prewarm.flushing import Flushing
 from kvrelease.prewarm.journal import Journal, JournalKey
 from kvrelease.prewarm.judge import cannot_be_cached, judge
 from kvrelease.prewarm.plan import Plan
@@ -86,7 +86,7 @@ async def prewarm(
         if fault is not None and proof is RankProof.UNPROVEN
     ]
     limits = limits or Limits()
-    flushing = Flushing(ledger) if allows_flush else None
+    flushing = Flushing(ledger, command="prewarm") if allows_flush else None
     planner = Planner(concurrency=concurrency)
     watch = Watch(progress, replicas=len(replicas))
     terms = Terms(

@@ -10,11 +10,11 @@ import msgspec
 from kvrelease.artifacts import Fault, fault_of
 from kvrelease.binding.control import nonce_request
 from kvrelease.binding.deployment import Replica
+from kvrelease.binding.flushing import Flushing
 from kvrelease.binding.hits import Unattributed, weightiest
 from kvrelease.binding.observe import Leg, Witness, total
 from kvrelease.engines.base import Request
 from kvrelease.errors import KvreleaseError
-from kvrelease.prewarm.flushing import Flushing
 from kvrelease.prewarm.journal import Journal, Past
 from kvrelease.prewarm.order import Schedule
 from kvrelease.prewarm.pace import AUTO_CAP, Pace

@@ -33,6 +33,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     kind: LegKind
 
 
+def suspects_of(probes: Sequence[ProbeEvidence], *, floor: NoiseFloor) -> list[ProbeEvidence]:
+    """The suspects among probes, worst first."""
+    return sorted((probe for probe in probes if is_suspect(probe, floor)), key=suspicion, reverse=True)
+
+
 def repeats_to_ask(probes: Sequence[ProbeEvidence], *, floor: NoiseFloor) -> Generator[Ask, Leg, None]:
     """Asks suspects again: the worst of each shared prefix first, and no second one once a failure is proven.
 
@@ -40,7 +45,7 @@ def repeats_to_ask(probes: Sequence[ProbeEvidence], *, floor: NoiseFloor) -> Gen
         probes: with their screening and reference legs.
         floor: of the same run.
     """
-    suspects = sorted((probe for probe in probes if is_suspect(probe, floor)), key=suspicion, reverse=True)
+    suspects = suspects_of(probes, floor=floor)
     asked: set[str] = set()
     is_over = False
     for suspect in in_turn(suspects):

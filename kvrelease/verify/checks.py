@@ -15,7 +15,7 @@ from kvrelease.binding.observe import Witness
 from kvrelease.engines.base import Observation
 from kvrelease.verify.claim import probes_needed, provable_share
 from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict, threshold_nats
-from kvrelease.verify.evidence import Isolation, Limits, ReplicaEvidence
+from kvrelease.verify.evidence import Limits, ReplicaEvidence
 from kvrelease.verify.noise import NoiseFloor
 
 # Fewer generated tokens than this, all the same, are an answer; so many are a broken model.
@@ -40,6 +40,7 @@ class CheckId(enum.StrEnum):
     CONTROL = "control"
     BINDING = "binding"
     BYPASS = "bypass"
+    FLUSH = "flush"
     CONSISTENCY = "consistency"
     POWER = "power"
     DEGENERATE = "degenerate"
@@ -203,21 +204,6 @@ def check_binding(replica: ReplicaEvidence, *, namespace: str, production_salt: 
         known = "not known" if result.bound is None else "not bound"
         detail = f"{known}: {result.proof}. Judged: the {space_name(production_salt)} key space, which users get"
     return Check(id=CheckId.BINDING, verdict=verdict, detail=detail, replica=replica.identity.url)
-
-
-def check_bypass(replica: ReplicaEvidence) -> Check:
-    """Is the reference leg really cold?"""
-    notes = "; ".join(replica.isolation_notes)
-    if replica.isolation is Isolation.NONE:
-        verdict = CheckVerdict.INCONCLUSIVE
-        detail = f"no reference leg could be proved cold: {notes}. Name a clean second server with --reference URL"
-    else:
-        cold = [probe.cold for probe in replica.probes if probe.cold is not None]
-        verdict = CheckVerdict.PASS
-        detail = f"reference legs by {replica.isolation}: 0 foreign tokens in {len(cold)} legs" + (
-            f" (after: {notes})" if notes else ""
-        )
-    return Check(id=CheckId.BYPASS, verdict=verdict, detail=detail, replica=replica.identity.url)
 
 
 def check_consistency(

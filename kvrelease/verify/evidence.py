@@ -17,7 +17,61 @@ class Isolation(enum.StrEnum):
     FRESH_SALT = "fresh-salt"
     BYPASS = "bypass"
     REFERENCE = "reference"
+    FLUSH = "flush"
     NONE = "none"
+
+
+class RungOutcome(enum.StrEnum):
+    """What became of one way to isolate reference legs."""
+
+    USED = "used"
+    GIVEN_UP = "given up"
+    UNNEEDED = "not needed"
+    LACKING = "not there"
+    NOT_ASKED_FOR = "not asked for"
+
+
+class Rung(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to isolate reference legs, as this run found it.
+
+    Attributes:
+        isolation: which way.
+        outcome: what became of it.
+        proved: reference legs that it was proved cold for.
+        detail: why it was given up or never tried, or how it was proved; one clause.
+    """
+
+    isolation: Isolation
+    outcome: RungOutcome
+    proved: int = 0
+    detail: str
+
+
+class FlushEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """An emptied cache (`--allow-flush`), recorded before it is emptied, and again after.
+
+    Attributes:
+        witness: the probe whose hit proves that there was something to be emptied.
+        cached_before: tokens of it that were cached before.
+        requests_before: answered by the replica before: everything that needs the cache as it was.
+        is_done: the engine was asked; False only in what is saved just before.
+        says_done: what it answered; None where its reply does not tell.
+        refusal: why nothing was emptied; None where the engine was asked and did not refuse.
+        cached_after: tokens of the witness that were cached when it was sent next; None when not known.
+    """
+
+    witness: str
+    cached_before: int
+    requests_before: int
+    is_done: bool = False
+    says_done: bool | None = None
+    refusal: str | None = None
+    cached_after: int | None = None
+
+    @property
+    def is_proved(self) -> bool:
+        """The witness hit before, and nothing of it was there afterwards."""
+        return self.is_done and self.cached_before > 0 and self.cached_after == 0
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +179,8 @@ class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
         is_fresh: no request had reached it before this run; None when its counters do not tell.
         isolation: how reference legs were isolated.
         isolation_notes: what was tried before, and why it was given up.
+        rungs: every way to isolate reference legs, in the order of trying; empty in evidence of earlier releases.
+        flush: how its cache was emptied; None where it was not.
         probes: in the order sent.
         exposure: other key spaces.
         control: None when it could not be sent.
@@ -144,6 +200,8 @@ class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
     is_fresh: bool | None
     isolation: Isolation
     isolation_notes: tuple[str, ...] = ()
+    rungs: tuple[Rung, ...] = ()
+    flush: FlushEvidence | None = None
     probes: tuple[ProbeEvidence, ...]
     exposure: tuple[ExposureEvidence, ...] = ()
     control: ControlEvidence | None = None

@@ -15,7 +15,6 @@ from kvrelease.verify.checks import (
     CheckVerdict,
     binding_result,
     check_binding,
-    check_bypass,
     check_consistency,
     check_control,
     check_degenerate,
@@ -29,6 +28,7 @@ from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict, judge_pro
 from kvrelease.verify.evidence import Cost, Evidence, Isolation, ReplicaEvidence
 from kvrelease.verify.exposure import ExposureResult, check_exposure, exposure_results
 from kvrelease.verify.identity import FOREIGN_BOUND_NATS, check_identity
+from kvrelease.verify.isolation import IsolationResult, check_bypass, check_flush, isolation_result
 from kvrelease.verify.noise import NoiseFloor, noise_floor
 from kvrelease.verify.power import check_power, stale_clean_distance
 from kvrelease.verify.repeats import ALPHA, REPEATS
@@ -77,6 +77,7 @@ class VerifyReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/verify"):
         checks: every check, replica by replica.
         binding: of the first replica that is not bound, else of the first.
         exposure: other key spaces.
+        isolation: how each replica's reference legs were isolated.
         probes: every probe.
         stale: the stale share.
         noise_floor: of the run (the largest of its replicas').
@@ -102,6 +103,7 @@ class VerifyReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/verify"):
     prefixes: int
     skipped: tuple[str, ...]
     cost: Cost
+    isolation: tuple[IsolationResult, ...] = ()
     method: str = METHOD_NOTE
 
 
@@ -156,6 +158,7 @@ def judge(evidence: Evidence) -> VerifyReport:
         prefixes=len({probe.prefix for probe in probes}),
         skipped=evidence.skipped,
         cost=evidence.cost,
+        isolation=tuple(isolation_result(replica) for replica in evidence.replicas),
     )
 
 
@@ -172,6 +175,7 @@ def _judge_replica(replica: ReplicaEvidence, evidence: Evidence) -> _ReplicaJudg
     replica = without_kept_hits(replica)
     old: dict[str, Observation] = {pair.probe: pair.witness for pair in replica.old_pairs}
     probes = judge_probes(replica.probes, floor=floor, replica=url, old=old)
+    flush = check_flush(replica)
     exposure = check_exposure(replica, floor=floor, namespace=evidence.namespace)
     checks = (
         check_identity(replica, floor=floor),
@@ -184,6 +188,7 @@ def _judge_replica(replica: ReplicaEvidence, evidence: Evidence) -> _ReplicaJudg
         check_degenerate(replica),
         check_residency(replica),
         *((exposure,) if exposure else ()),
+        *((flush,) if flush else ()),
     )
     return _ReplicaJudgement(checks=checks, probes=probes, floor=floor)
 

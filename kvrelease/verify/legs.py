@@ -3,7 +3,8 @@
 Production legs first: every request changes the cache, and a control on a one-slot engine wipes what it should find.
 Then other key spaces, control and binding; reference legs last, because they write too; entries written again in
 company, production again, and repeats of suspects at the end. An engine that a reference leg heals answers production's
-repeats at once, before anybody is a suspect: there the reference leg wipes what they should find.
+repeats at once, before anybody is a suspect: there the reference leg wipes what they should find. So does a flush, the
+last resort: it comes after everything else, of every rank that it would empty, and production's repeats before it.
 """
 
 from __future__ import annotations
@@ -16,26 +17,29 @@ from msgspec.structs import replace
 
 from kvrelease.binding.control import nonce_request
 from kvrelease.binding.deployment import Replica
+from kvrelease.binding.flushing import Flushing
 from kvrelease.binding.observe import Leg
 from kvrelease.binding.salts import probe_salt
-from kvrelease.engines.base import Counters, Request
-from kvrelease.errors import Refused, one_of
+from kvrelease.engines.base import Request
+from kvrelease.errors import Refused, UsageError, one_of
 from kvrelease.progress import Progress, ProgressEvent
-from kvrelease.verify.asking import LegKind, repeats_to_ask
+from kvrelease.verify.asking import LegKind, repeats_to_ask, suspects_of
 from kvrelease.verify.consistency import is_suspect
 from kvrelease.verify.distance import telling_tokens
 from kvrelease.verify.evidence import (
     BindingEvidence,
     ControlEvidence,
     ExposureEvidence,
+    FlushEvidence,
     Isolation,
     ProbeEvidence,
     Repeats,
     ReplicaEvidence,
 )
+from kvrelease.verify.ladder import Ladder, hidden_hits, why_not_cold
 from kvrelease.verify.noise import NoiseFloor, noise_floor
 from kvrelease.verify.record import as_probe, probe_request
-from kvrelease.verify.repeats import REPEATS
+from kvrelease.verify.repeats import REPEATS, in_turn
 from kvrelease.workload.prompt_set import Prompt
 
 # Probes that are written once more, in company, for the noise floor. Two requests each: a clean run of sixty probes
@@ -58,6 +62,7 @@ class Collector:
         probes: drawn from the prompt set.
         other_spaces: key spaces besides production's that clients may still reach.
         reference: a clean second engine for reference legs, None to isolate on the replica itself.
+        allows_flush: the replica's own cache may be emptied, where nothing else isolates reference legs.
         progress: told after each request.
     """
 
@@ -68,6 +73,7 @@ class Collector:
         probes: Sequence[Prompt],
         other_spaces: Sequence[str | None],
         reference: Replica | None,
+        allows_flush: bool = False,
         progress: Progress,
     ) -> None:
         self.replica = replica
@@ -77,8 +83,10 @@ class Collector:
         self._progress = progress
         self._capabilities = replica.identity.capabilities
         self._is_fresh: bool | None = None
-        self._isolation = Isolation.NONE
-        self._notes: list[str] = []
+        self._allows_flush = allows_flush
+        self._ladder = Ladder(replica, reference=reference, allows_flush=allows_flush)
+        self._isolated_by: dict[str, Isolation] = {}
+        self._flush: FlushEvidence | None = None
         self._production: dict[str, list[Leg]] = {}
         self._cold: dict[str, Leg] = {}
         self._clean: dict[str, list[Leg]] = {}
@@ -89,7 +97,6 @@ class Collector:
         self._binding: BindingEvidence | None = None
         self._residency: list[Leg] = []
         self._noise: list[tuple[Leg, Leg]] = []
-        self._reference_salt = probe_salt("reference")
         self._done = 0
 
     async def collect(self) -> None:
@@ -124,13 +131,79 @@ class Collector:
             await self._repeat_suspects()
         await self.replica.observer.require_same_process()
 
+    @property
+    def wants_flush(self) -> bool:
+        """Whether an emptied cache is what is left to isolate reference legs, and is permitted."""
+        return self._allows_flush and bool(self._unreferred())
+
+    async def prepare_flush(self) -> None:
+        """What has to be asked while the cache is as it was: production's repeats, and a hit that proves the flush.
+
+        Raises:
+            KvreleaseError: the engine failed.
+        """
+        for prompt_id in self._unreferred():
+            # What this release computed itself, as far as the ledger knows, can hardly be stale: it is not asked again.
+            if not self._capabilities.reference_heals and any(
+                leg.cached_tokens and leg.foreign_tokens != 0 for leg in self._production[prompt_id]
+            ):
+                for _ in range(REPEATS):
+                    await self._repeat_production(prompt_id)
+        witness = max(self._unreferred(), key=lambda one: self._production[one][-1].cached_tokens or 0)
+        leg = await self._observe(replace(self._request(witness, salt=self.replica.deployment.salt), max_tokens=1))
+        if not leg.cached_tokens:
+            why = "nothing hits now, or nobody witnesses it, so that a flush emptied anything could not be shown"
+            self._ladder.failed(Isolation.FLUSH, probe=witness, why=why)
+            return
+        self._flush = FlushEvidence(witness=witness, cached_before=leg.cached_tokens, requests_before=self._done)
+
+    @property
+    def is_about_to_flush(self) -> bool:
+        """Whether everything is asked that has to be before the cache is emptied."""
+        return self._flush is not None and not self._flush.is_done
+
+    async def refer_after_flush(self, flushing: Flushing) -> None:
+        """Empties the cache, and sends the probes that have no reference leg once more as production.
+
+        Raises:
+            KvreleaseError: the engine failed.
+        """
+        if self._flush is None:
+            return
+        self._tell(f"emptying the cache of {self.replica.identity.shown} (--allow-flush)")
+        try:
+            says_done = await flushing.flush(self.replica)
+        except UsageError as error:
+            self._flush = replace(self._flush, refusal=error.message)
+            self._ladder.failed(Isolation.FLUSH, probe=self._flush.witness, why=error.message)
+            return
+        self._flush = replace(self._flush, is_done=True, says_done=says_done)
+        witness, others = self._flush.witness, [one for one in self._unreferred() if one != self._flush.witness]
+        leg = await self._refer_by(Isolation.FLUSH, witness)
+        self._flush = replace(self._flush, cached_after=None if leg is None else leg.cached_tokens)
+        if not self._flush.is_proved:
+            return
+        for prompt_id in others:
+            await self._refer_by(Isolation.FLUSH, prompt_id)
+        suspects = suspects_of(self._probes(), floor=self._floor())
+        for suspect in in_turn([one for one in suspects if one.repeats.production and not one.repeats.clean]):
+            for _ in range(REPEATS):
+                await self._repeat_cleanly(suspect.id)
+        await self.replica.observer.require_same_process()
+
+    def _unreferred(self) -> list[str]:
+        """Probes of which no reference leg was proved cold."""
+        return [prompt_id for prompt_id in self._production if prompt_id not in self._cold]
+
     def evidence(self) -> ReplicaEvidence:
         """What has been observed so far."""
         return ReplicaEvidence(
             identity=self.replica.identity,
             is_fresh=self._is_fresh,
-            isolation=self._isolation,
-            isolation_notes=tuple(self._notes),
+            isolation=self._ladder.used,
+            isolation_notes=self._ladder.notes,
+            rungs=self._ladder.rungs(),
+            flush=self._flush,
             probes=self._probes(),
             exposure=tuple(self._exposure),
             control=self._control,
@@ -171,10 +244,11 @@ class Collector:
     async def _observe(self, request: Request, *, on: Replica | None = None) -> Leg:
         leg = await (on or self.replica).observer.observe(request)
         self._done += 1
-        self._progress(
-            ProgressEvent(stage=f"verifying {self.replica.identity.url}", done=self._done, total=None, unit="requests")
-        )
+        self._tell(f"verifying {self.replica.identity.url}")
         return leg
+
+    def _tell(self, stage: str) -> None:
+        self._progress(ProgressEvent(stage=stage, done=self._done, total=None, unit="requests"))
 
     def _request(self, prompt_id: str, *, salt: str | None, on: Replica | None = None) -> Request:
         return probe_request(on or self.replica, self._prompts[prompt_id], salt=salt)
@@ -233,42 +307,55 @@ class Collector:
         return BindingEvidence(inside=inside, as_production=as_production, fresh_salt=fresh)
 
     async def _refer(self, prompt_id: str) -> None:
-        """A proved cold leg of one probe, and its clean hits where the isolation allows them."""
-        isolations = (Isolation.FRESH_SALT, Isolation.BYPASS, Isolation.REFERENCE)
-        start = 0 if self._isolation is Isolation.NONE else isolations.index(self._isolation)
-        for isolation in filter(self._can, isolations[start:]):
-            leg = await self._cold_leg(prompt_id, isolation)
-            if leg is not None:
-                self._isolation = isolation
-                self._cold[prompt_id] = leg
-                await self._hit_cleanly(prompt_id)
+        """A proved cold leg of one probe, and its clean hits where its isolation allows them."""
+        for way in self._ladder.candidates():
+            await self._refer_by(way, prompt_id)
+            if prompt_id in self._cold:
                 return
 
-    async def _hit_cleanly(self, prompt_id: str) -> None:
+    async def _refer_by(self, way: Isolation, prompt_id: str) -> Leg | None:
+        """The reference leg of one way, kept with the clean hit that it allows where it is proved cold.
+
+        None where the engine refused the request.
+        """
+        prompt, on = self._prompts[prompt_id], self._ladder.answering(way)
+        request = self._ladder.cold_request(prompt, way)
+        before = await on.observer.engine.counters()
+        try:
+            leg = await self._observe(request, on=on)
+        except Refused as error:
+            if error.status != 400:
+                raise
+            self._ladder.failed(way, probe=prompt_id, why=error.message)
+            return None
+        hidden = hidden_hits(before, await on.observer.engine.counters(), leg=leg)
+        why = why_not_cold(leg, way=way, bypasses=request.bypasses_cache, hidden=hidden)
+        if why is not None:
+            self._ladder.failed(way, probe=prompt_id, why=why)
+            return leg
+        self._ladder.proved(way)
+        self._isolated_by[prompt_id] = way
+        self._cold[prompt_id] = leg
+        await self._hit_cleanly(prompt_id, way)
+        return leg
+
+    async def _hit_cleanly(self, prompt_id: str, way: Isolation) -> None:
         """The clean hit of a probe, where its isolation allows any."""
-        hit = self._clean_hit_request(prompt_id)
+        hit = self._ladder.hit_request(self._prompts[prompt_id], way)
         if hit is None:
             return
-        self._clean[prompt_id] = [await self._observe(hit, on=self._answering)]
+        self._clean[prompt_id] = [await self._observe(hit, on=self._ladder.answering(way))]
         (probe,) = (one for one in self._probes() if one.id == prompt_id)
         if self._capabilities.reference_heals and is_suspect(probe, self._floor()):
             for _ in range(REPEATS):
                 await self._repeat_cleanly(prompt_id)
-
-    @property
-    def _answering(self) -> Replica:
-        """The engine that gives the reference legs."""
-        if self._isolation is Isolation.REFERENCE:
-            assert self._reference is not None
-            return self._reference
-        return self.replica
 
     async def _rewrite(self) -> None:
         """Entries of some probes, written once more in company and read alone, each in a key space of its own.
 
         Production's entries were written among other requests too, with what that does to their last digits.
         """
-        if self._isolation is not Isolation.FRESH_SALT or not self.replica.observer.usage_speaks:
+        if self._ladder.used is not Isolation.FRESH_SALT or not self.replica.observer.usage_speaks:
             return
         chosen = list(itertools.islice(self._spread_over_prefixes(), REWRITTEN))
         requests = {prompt_id: self._request(prompt_id, salt=probe_salt("company")) for prompt_id in chosen}
@@ -289,67 +376,6 @@ class Collector:
         rounds = itertools.zip_longest(*groups.values())
         return (prompt_id for one in rounds for prompt_id in one if prompt_id is not None)
 
-    def _can(self, isolation: Isolation) -> bool:
-        match isolation:
-            case Isolation.FRESH_SALT:
-                return self._capabilities.has_salt
-            case Isolation.BYPASS:
-                return self._capabilities.has_bypass
-            case Isolation.REFERENCE:
-                return self._reference is not None
-            case Isolation.NONE:
-                return False
-
-    async def _cold_leg(self, prompt_id: str, isolation: Isolation) -> Leg | None:
-        """The reference leg, or None when it could not be proved cold; the reason goes into the notes."""
-        on = self._reference if isolation is Isolation.REFERENCE else None
-        counters = (on or self.replica).observer.engine.counters
-        before = await counters()
-        try:
-            leg = await self._observe(self._cold_request(prompt_id, isolation), on=on)
-        except Refused as error:
-            if error.status != 400:
-                raise
-            self._notes.append(f"{isolation}: {error.message}")
-            return None
-        if leg.foreign_tokens is None:
-            found = "nobody witnessed whether it hit"
-        elif leg.foreign_tokens:
-            found = f"hit {leg.foreign_tokens} tokens"
-        elif (hidden := hidden_hits(before, await counters(), leg=leg)) > 0:
-            found = f"the server's counters tell {hidden} more cached tokens than its usage"
-        else:
-            return leg
-        note = f"{isolation} ({prompt_id}): {found}"
-        if not any(known.startswith(f"{isolation} ") for known in self._notes):
-            self._notes.append(note)
-        return None
-
-    def _cold_request(self, prompt_id: str, isolation: Isolation) -> Request:
-        match isolation:
-            case Isolation.FRESH_SALT:
-                return self._request(prompt_id, salt=self._reference_salt)
-            case Isolation.BYPASS:
-                plain = self._request(prompt_id, salt=self.replica.deployment.salt)
-                return replace(plain, bypasses_cache=True)
-            case Isolation.REFERENCE:
-                assert self._reference is not None
-                can = self._reference.identity.capabilities
-                salt = self._reference_salt if can.has_salt else None
-                plain = self._request(prompt_id, salt=salt, on=self._reference)
-                return replace(plain, bypasses_cache=can.reference_heals)
-            case Isolation.NONE:
-                raise AssertionError("no isolation has no cold leg")
-
-    def _clean_hit_request(self, prompt_id: str) -> Request | None:
-        """The request that hits what the cold leg left behind; None where it would hit what was there before."""
-        cold = self._cold_request(prompt_id, self._isolation)
-        is_reference = self._isolation is Isolation.REFERENCE
-        answering = self._reference.identity.capabilities if self._reference and is_reference else self._capabilities
-        if cold.bypasses_cache and not answering.reference_heals:
-            return None
-        return replace(cold, bypasses_cache=False)
-
     async def _repeat_suspects(self) -> None:
         """Asks suspects again, as `asking` plans it."""
         repeat = {LegKind.PRODUCTION: self._repeat_production, LegKind.CLEAN: self._repeat_cleanly}
@@ -367,8 +393,9 @@ class Collector:
         return await self._fresh(prompt_id, request, kind=0, on=self.replica)
 
     async def _repeat_cleanly(self, prompt_id: str) -> Leg:
-        request = self._clean_hit_request(prompt_id) or self._cold_request(prompt_id, self._isolation)
-        return await self._fresh(prompt_id, request, kind=1, on=self._answering)
+        way = self._isolated_by[prompt_id]
+        request = self._ladder.clean_request(self._prompts[prompt_id], way)
+        return await self._fresh(prompt_id, request, kind=1, on=self._ladder.answering(way))
 
     async def _fresh(self, prompt_id: str, request: Request, *, kind: int, on: Replica) -> Leg:
         """One repeat; where candidates are told, the first token that is not forced says it all."""
@@ -376,12 +403,3 @@ class Collector:
         leg = await self._observe(request if telling is None else replace(request, max_tokens=telling), on=on)
         self._repeats.setdefault(prompt_id, ([], []))[kind].append(leg)
         return leg
-
-
-def hidden_hits(before: Counters | None, after: Counters | None, *, leg: Leg) -> int:
-    """Cached tokens of a leg that the counters tell and its usage does not; 0 where they don't speak of it alone."""
-    if before is None or after is None or leg.cached_tokens is None:
-        return 0
-    if after.queried_tokens - before.queried_tokens != leg.prompt_tokens:
-        return 0
-    return max(0, int(after.all_cached_tokens - before.all_cached_tokens) - leg.cached_tokens)

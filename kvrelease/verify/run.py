@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from kvrelease.artifacts import Fault, fault_of
 from kvrelease.binding.closing import Doubt, close_run, until_interrupted
 from kvrelease.binding.deployment import Deployment, Replica, prepare, prepare_all
+from kvrelease.binding.flushing import Flushing, require_flush
 from kvrelease.binding.production import refuse_own_salts
 from kvrelease.binding.unready import Unready, require_one_ready
 from kvrelease.engines.base import EngineClient, EngineIdentity, Observation
@@ -21,6 +22,7 @@ from kvrelease.progress import Progress, ProgressEvent, silent
 from kvrelease.verify.checks import CheckId, CheckVerdict
 from kvrelease.verify.claim import probes_needed
 from kvrelease.verify.evidence import Cost, Evidence, Limits, PowerPair, ReferencePair, ReplicaEvidence
+from kvrelease.verify.flushes import Flushes
 from kvrelease.verify.judge import VerifyReport, judge
 from kvrelease.verify.legs import Collector
 from kvrelease.verify.probes import draw, long_enough
@@ -51,6 +53,10 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool
 
 
+def keeps_nothing(evidence: Evidence) -> None:
+    """Nothing is saved before a flush."""
+
+
 async def observe(
     engines: Sequence[EngineClient | Unready],
     *,
@@ -60,6 +66,8 @@ async def observe(
     twins: Twins,
     max_probes: int | None = None,
     seed: int = 0,
+    allows_flush: bool = False,
+    before_flush: Callable[[Evidence], None] = keeps_nothing,
     progress: Progress = silent,
 ) -> Observed:
     """All observations of the gate, replica after replica, one request at a time.
@@ -72,13 +80,16 @@ async def observe(
         twins: second opinions.
         max_probes: most probes; None for as many as the claim takes.
         seed: of the draw.
+        allows_flush: an engine's own cache may be emptied, once, after everything that needs it as it was.
+        before_flush: saves what was observed so far, before anything is emptied; where it cannot, nothing is.
         progress: told after each request.
 
     Returns:
         The evidence, also of a run that was cancelled or whose engine failed midway.
 
     Raises:
-        KvreleaseError: no replica could be prepared, or a record is of something else.
+        KvreleaseError: no replica could be prepared, or a record is of something else; a flush is allowed that an
+            engine cannot do.
     """
     started = time.monotonic()
     _require_same(twins.golden, option="--golden", deployment=deployment, same_release=True)
@@ -87,6 +98,8 @@ async def observe(
     memory = _Amnesia(ledger) if limits.expects_cold else ledger
     prepared = await prepare_all(engines, deployment=deployment, memory=memory, max_tokens=MAX_TOKENS)
     replicas, unready = require_one_ready(prepared)
+    if allows_flush:
+        require_flush(replicas)
     reference = await _reference(twins.reference, deployment=deployment)
     first = replicas[0]
     usable, skipped = long_enough(deployment.prompt_set.prompts, first.tree if first.tokens is not None else None)
@@ -104,25 +117,18 @@ async def observe(
             probes=probes,
             other_spaces=_other_spaces(replica, ledger=ledger),
             reference=reference,
+            allows_flush=allows_flush,
             progress=progress,
         )
         for replica in replicas
     ]
     faults = [one.fault for one in unready]
     in_process = _InProcess(probes=probes, replica=first, twins=twins, progress=progress)
-    with until_interrupted() as interruption:
-        for collector in collectors:
-            try:
-                await collector.collect()
-            except KvreleaseError as error:
-                faults.append(fault_of(error, where=collector.replica.identity.url))
-        try:
-            await in_process.run()
-        except KvreleaseError as error:
-            in_process.failure = error.message
-    evidence_of = [_with_twins(collector.evidence(), twins=twins, in_process=in_process) for collector in collectors]
-    return Observed(
-        evidence=Evidence(
+    flushes = Flushes(collectors, Flushing(ledger, command="verify"))
+
+    def seen(*, is_cut_short: bool) -> Evidence:
+        parts = [_with_twins(collector.evidence(), twins=twins, in_process=in_process) for collector in collectors]
+        return Evidence(
             release=deployment.release,
             namespace=deployment.namespace,
             production_salt=deployment.key_space,
@@ -130,11 +136,26 @@ async def observe(
             population=len(deployment.prompt_set),
             skipped=skipped,
             limits=limits,
-            replicas=tuple(evidence_of),
+            replicas=tuple(parts),
             power=tuple(in_process.power),
             cost=_cost([*replicas, *((reference,) if reference else ())], seconds=time.monotonic() - started),
-            interrupted=interruption.happened or bool(faults),
-        ),
+            interrupted=is_cut_short,
+        )
+
+    with until_interrupted() as interruption:
+        for collector in collectors:
+            try:
+                await collector.collect()
+            except KvreleaseError as error:
+                faults.append(fault_of(error, where=collector.replica.identity.url))
+                flushes.leave_out(collector)
+        try:
+            await in_process.run()
+        except KvreleaseError as error:
+            in_process.failure = error.message
+        faults += await flushes.run(save=lambda: before_flush(seen(is_cut_short=True)))
+    return Observed(
+        evidence=seen(is_cut_short=interruption.happened or bool(faults)),
         replicas=replicas,
         faults=tuple(faults),
         interrupted=interruption.happened,
@@ -152,12 +173,15 @@ def conclude(observed: Observed, *, deployment: Deployment, ledger: Ledger) -> t
         if check.id is CheckId.RESPONSE_CACHE and check.verdict in (CheckVerdict.FAIL, CheckVerdict.INCONCLUSIVE)
     }
 
+    # What is cached there now was computed after the flush, by this very release.
+    emptied = {one.identity.url for one in observed.evidence.replicas if one.flush is not None and one.flush.is_proved}
+
     def doubt_of(replica: Replica) -> Doubt:
         url = replica.identity.url
         if (url, CheckId.IDENTITY) in failed:
             return Doubt.PROCESS
-        is_dirty = (url, CheckId.FIRST_TOUCH) in failed or (url, CheckId.CONSISTENCY) in failed or url in replayed
-        return Doubt.KEY_SPACE if is_dirty else Doubt.NONE
+        is_dirty = (url, CheckId.FIRST_TOUCH) in failed or (url, CheckId.CONSISTENCY) in failed
+        return Doubt.KEY_SPACE if (is_dirty and url not in emptied) or url in replayed else Doubt.NONE
 
     closing = close_run(
         observed.replicas,

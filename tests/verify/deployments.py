@@ -19,10 +19,10 @@ from kvrelease.prewarm.result import Limits as Wanted
 from kvrelease.prewarm.result import PrewarmReport
 from kvrelease.prewarm.run import prewarm
 from kvrelease.progress import Progress, silent
-from kvrelease.verify.evidence import Limits
+from kvrelease.verify.evidence import Evidence, Limits
 from kvrelease.verify.judge import VerifyReport
 from kvrelease.verify.record import Record, record
-from kvrelease.verify.run import Observed, conclude, observe
+from kvrelease.verify.run import Observed, conclude, keeps_nothing, observe
 from kvrelease.verify.twins import Twins
 from kvrelease.workload.prompt_set import Prompt, PromptKind, PromptSet
 from tests.engines.scripted import ScriptedEngine
@@ -189,6 +189,8 @@ def observed(
     twins: Twins | None = None,
     reference: ScriptedEngine | None = None,
     max_probes: int | None = None,
+    allows_flush: bool = False,
+    before_flush: Callable[[Evidence], None] = keeps_nothing,
     progress: Progress = silent,
     max_retries: int = 4,
 ) -> Observed:
@@ -206,6 +208,8 @@ def observed(
                 limits=limits,
                 twins=second,
                 max_probes=max_probes,
+                allows_flush=allows_flush,
+                before_flush=before_flush,
                 progress=progress,
             )
 
@@ -221,6 +225,7 @@ def verified(
     twins: Twins | None = None,
     reference: ScriptedEngine | None = None,
     max_probes: int | None = None,
+    allows_flush: bool = False,
     max_retries: int = 4,
 ) -> VerifyReport:
     """The report of the gate on these replicas, written to the ledger."""
@@ -233,6 +238,7 @@ def verified(
             twins=twins,
             reference=reference,
             max_probes=max_probes,
+            allows_flush=allows_flush,
             max_retries=max_retries,
         )
         report, _ = conclude(found, deployment=deployed or deployment(), ledger=store)

@@ -11,7 +11,6 @@ from kvrelease.verify.checks import (
     CheckVerdict,
     binding_result,
     check_binding,
-    check_bypass,
     check_consistency,
     check_control,
     check_degenerate,
@@ -31,6 +30,7 @@ from kvrelease.verify.evidence import (
     ReplicaEvidence,
 )
 from kvrelease.verify.identity import check_identity
+from kvrelease.verify.isolation import check_bypass
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.power import check_power
 from tests.verify.builders import (

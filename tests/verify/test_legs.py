@@ -8,7 +8,8 @@ import pytest
 
 from kvrelease.engines.base import Counters, EngineKind
 from kvrelease.verify.evidence import Isolation, Limits
-from kvrelease.verify.legs import NOISE_NONCES, hidden_hits
+from kvrelease.verify.ladder import hidden_hits
+from kvrelease.verify.legs import NOISE_NONCES
 from kvrelease.verify.repeats import REPEATS
 from kvrelease.workload.body import whole_text
 from tests.engines.scripted import Generation, ScriptedEngine

@@ -63,6 +63,15 @@ def verify(
             rich_help_panel=_EVIDENCE,
         ),
     ] = None,
+    allow_flush: Annotated[
+        bool,
+        typer.Option(
+            "--allow-flush",
+            help="Permit to empty an engine's own cache, last of all and once, where neither a salt nor a bypass nor "
+            "--reference isolates reference legs.",
+            rich_help_panel=_EVIDENCE,
+        ),
+    ] = False,
     expect_cold: Annotated[
         bool,
         typer.Option(
@@ -196,7 +205,7 @@ def verify(
     if judge_again is not None:
         _require_no_other_option(context, source=judge_again)
     choose_format(form, output)
-    require_watch(every_s=watch, for_s=watch_for, expects_cold=expect_cold)
+    require_watch(every_s=watch, for_s=watch_for, expects_cold=expect_cold, allows_flush=allow_flush)
     results = RunResults(
         form=form,
         output=output,
@@ -249,6 +258,8 @@ def verify(
                     twins=twins,
                     max_probes=probes,
                     seed=seed + run,
+                    allows_flush=allow_flush,
+                    before_flush=results.keep_before_flush,
                     progress=progress,
                 )
 
