@@ -163,11 +163,18 @@ class BindingResult(msgspec.Struct, frozen=True, kw_only=True):
 def binding_result(replica: ReplicaEvidence) -> BindingResult:
     """What the nonce prompts showed."""
     evidence = replica.binding
-    if evidence is None and replica.identity.capabilities.has_salt:
-        return BindingResult(bound=None, proof="no nonce prompt was sent")
     if evidence is None:
+        has_salt = replica.identity.capabilities.has_salt
+        lacking = f"{replica.identity.kind} has no salt: within one process its keys are tokens only"
         return BindingResult(
-            bound=False, proof=f"{replica.identity.kind} has no salt: within one process its keys are tokens only"
+            bound=None if has_salt else False, proof="no nonce prompt was sent" if has_salt else lacking
+        )
+    if replica.leaks:
+        first = replica.leaks[0]
+        return BindingResult(
+            bound=False,
+            proof=f"{len(replica.leaks)} requests hit in key spaces that nobody had used ({first.asked}: "
+            f"{first.cached_tokens} tokens): the engine, or a layer below or in front of it, ignores the salt",
         )
     hit, miss = evidence.as_production, evidence.fresh_salt
     if hit.hits_mostly is None or miss.hits_mostly is None:

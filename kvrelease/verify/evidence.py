@@ -47,6 +47,18 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
 
 
+class SaltLeak(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that hit in a key space of this run's own, where nothing of ours was: some layer ignores the salt.
+
+    Attributes:
+        asked: what was sent: the id of a probe, or `nonce`.
+        cached_tokens: that nobody computed in that key space.
+    """
+
+    asked: str
+    cached_tokens: int
+
+
 class FlushEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """An emptied cache (`--allow-flush`), recorded before it is emptied, and again after.
 
@@ -180,6 +192,7 @@ class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
         isolation: how reference legs were isolated.
         isolation_notes: what was tried before, and why it was given up.
         rungs: every way to isolate reference legs, in the order of trying; empty in evidence of earlier releases.
+        leaks: requests that hit in fresh key spaces, in the order sent.
         flush: how its cache was emptied; None where it was not.
         probes: in the order sent.
         exposure: other key spaces.
@@ -201,6 +214,7 @@ class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
     isolation: Isolation
     isolation_notes: tuple[str, ...] = ()
     rungs: tuple[Rung, ...] = ()
+    leaks: tuple[SaltLeak, ...] = ()
     flush: FlushEvidence | None = None
     probes: tuple[ProbeEvidence, ...]
     exposure: tuple[ExposureEvidence, ...] = ()

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from kvrelease.binding.deployment import Replica
 from kvrelease.binding.observe import Leg
-from kvrelease.binding.salts import probe_salt
+from kvrelease.binding.salts import is_probe_salt, probe_salt
 from kvrelease.engines.base import Counters, Request
-from kvrelease.verify.evidence import Isolation, Rung, RungOutcome
+from kvrelease.verify.evidence import Isolation, Rung, RungOutcome, SaltLeak
 from kvrelease.verify.record import probe_request
 from kvrelease.workload.prompt_set import Prompt
 
@@ -186,6 +186,31 @@ _MEANING = {
     Isolation.REFERENCE: " on the reference engine, which nobody was to have used",
     Isolation.FLUSH: " after the cache was said to be empty",
 }
+
+
+class Leaks:
+    """Hits in fresh key spaces, of whatever was sent there: each is proof that some layer ignores the salt."""
+
+    def __init__(self) -> None:
+        self.found: list[SaltLeak] = []
+        self._used: set[str] = set()
+
+    def look(self, leg: Leg, *, asked: str) -> None:
+        """Keeps a leg's hit where nothing of ours explains it in a key space of this run's own."""
+        space = leg.key_space
+        if space is None or not is_probe_salt(space):
+            return
+        is_first = space not in self._used
+        self._used.add(space)
+        unexplained = leg.foreign_tokens
+        if unexplained is None and is_first and not leg.observation.lost:
+            unexplained = leg.cached_tokens  # whatever its ids are, nobody was there before
+        self.add(asked, unexplained or 0)
+
+    def add(self, asked: str, cached_tokens: int) -> None:
+        """Keeps a hit."""
+        if cached_tokens > 0:
+            self.found.append(SaltLeak(asked=asked, cached_tokens=cached_tokens))
 
 
 def hidden_hits(before: Counters | None, after: Counters | None, *, leg: Leg) -> int:

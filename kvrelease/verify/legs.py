@@ -36,7 +36,7 @@ from kvrelease.verify.evidence import (
     Repeats,
     ReplicaEvidence,
 )
-from kvrelease.verify.ladder import Ladder, hidden_hits, why_not_cold
+from kvrelease.verify.ladder import Ladder, Leaks, hidden_hits, why_not_cold
 from kvrelease.verify.noise import NoiseFloor, noise_floor
 from kvrelease.verify.record import as_probe, probe_request
 from kvrelease.verify.repeats import REPEATS, in_turn
@@ -87,6 +87,7 @@ class Collector:
         self._ladder = Ladder(replica, reference=reference, allows_flush=allows_flush)
         self._isolated_by: dict[str, Isolation] = {}
         self._flush: FlushEvidence | None = None
+        self._leaks = Leaks()
         self._production: dict[str, list[Leg]] = {}
         self._cold: dict[str, Leg] = {}
         self._clean: dict[str, list[Leg]] = {}
@@ -203,6 +204,7 @@ class Collector:
             isolation=self._ladder.used,
             isolation_notes=self._ladder.notes,
             rungs=self._ladder.rungs(),
+            leaks=tuple(self._leaks.found),
             flush=self._flush,
             probes=self._probes(),
             exposure=tuple(self._exposure),
@@ -241,8 +243,10 @@ class Collector:
         counters = await self.replica.observer.engine.counters()
         return None if counters is None else counters.queried_tokens == 0
 
-    async def _observe(self, request: Request, *, on: Replica | None = None) -> Leg:
+    async def _observe(self, request: Request, *, on: Replica | None = None, asked: str = "nonce") -> Leg:
         leg = await (on or self.replica).observer.observe(request)
+        if on is None or on is self.replica:
+            self._leaks.look(leg, asked=asked)
         self._done += 1
         self._tell(f"verifying {self.replica.identity.url}")
         return leg
@@ -322,13 +326,15 @@ class Collector:
         request = self._ladder.cold_request(prompt, way)
         before = await on.observer.engine.counters()
         try:
-            leg = await self._observe(request, on=on)
+            leg = await self._observe(request, on=on, asked=prompt_id)
         except Refused as error:
             if error.status != 400:
                 raise
             self._ladder.failed(way, probe=prompt_id, why=error.message)
             return None
         hidden = hidden_hits(before, await on.observer.engine.counters(), leg=leg)
+        if way is Isolation.FRESH_SALT:
+            self._leaks.add(prompt_id, hidden)
         why = why_not_cold(leg, way=way, bypasses=request.bypasses_cache, hidden=hidden)
         if why is not None:
             self._ladder.failed(way, probe=prompt_id, why=why)
@@ -361,8 +367,8 @@ class Collector:
         requests = {prompt_id: self._request(prompt_id, salt=probe_salt("company")) for prompt_id in chosen}
         try:
             async with asyncio.TaskGroup() as group:
-                for request in requests.values():
-                    group.create_task(self._observe(request))
+                for prompt_id, request in requests.items():
+                    group.create_task(self._observe(request, asked=prompt_id))
         except ExceptionGroup as errors:
             raise one_of(errors) from errors
         for prompt_id, request in requests.items():

@@ -158,6 +158,48 @@ def test_a_store_below_that_ignores_salts_is_found_through_the_bypass() -> None:
         assert check(report, CheckId.CONSISTENCY).verdict is CheckVerdict.FAIL
 
 
+class ReadOnlyStore(dict[str, str]):
+    """A store that this process reads and does not write, as one mounted from the release before."""
+
+    def setdefault(self, key: str, default: str = "", /) -> str:
+        return self.get(key, default)
+
+
+@pytest.mark.parametrize("desk", ["returns", "repairs"])
+def test_a_layer_that_ignores_salts_is_found_by_any_probe_it_holds_though_a_nonce_is_bound(desk: str) -> None:
+    store: dict[str, str] = {}
+    with reloaded(store=store) as engine:
+        serve_users(engine, prompt_set=prompts(per_desk=1, desks=(desk,)))
+    with ScriptedEngine(release="new", store=ReadOnlyStore(store)) as engine:
+        report = verified(engine, deployed=SALTED, limits=LIMITS)
+        binding = check(report, CheckId.BINDING)
+        assert binding.verdict is CheckVerdict.FAIL
+        assert "ignores the salt" in binding.detail
+        assert f"{desk}-" in binding.detail
+
+
+def test_a_salt_that_is_ignored_shows_without_token_ids_as_well() -> None:
+    with NoTokenizer(release="new", ignores_salt=True) as engine:
+        (replica,) = observed(engine, deployed=UNSALTED, limits=LIMITS).evidence.replicas
+        assert {leak.asked for leak in replica.leaks} >= {replica.probes[0].id, "nonce"}
+
+
+def test_without_token_ids_each_reference_leg_has_a_key_space_of_its_own_and_is_proved_cold_there() -> None:
+    with NoTokenizer(release="new") as engine:
+        (replica,) = observed(engine, deployed=UNSALTED, limits=LIMITS).evidence.replicas
+        assert replica.isolation is Isolation.FRESH_SALT
+        assert replica.leaks == ()
+        assert len({probe.cold.key_space for probe in replica.probes if probe.cold is not None}) == len(SMALL)
+
+
+class NoTokenizer(ScriptedEngine):
+    """Behind a gateway that lets nothing but `/v1` through."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.break_with(Break.NO_ROUTE, path="/tokenize")
+
+
 def test_a_clean_engine_over_a_store_that_ignores_salts_passes_by_bypass(ledger: Ledger) -> None:
     store: dict[str, str] = {}
     with ScriptedEngine(release="new", store=store) as engine:
