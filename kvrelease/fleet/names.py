@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from kvrelease.artifacts import Fault
+from kvrelease.artifacts import Fault, fault_of
 from kvrelease.engines.address import Address
 from kvrelease.engines.base import shown_replica
-from kvrelease.errors import ExitCode, ServiceTimeout, Unreachable
+from kvrelease.errors import ExitCode, KvreleaseError, ServiceTimeout, Unreachable
 
 # A resolver asks several servers for 5 s each, and cannot be interrupted; longer than this nobody waits for a name.
 RESOLVE_S = 15.0
+
+
+class Undone(msgspec.Struct, frozen=True, kw_only=True):
+    """What an address that appeared meanwhile has missed.
+
+    Attributes:
+        what: as part of a sentence.
+        hint: the next step.
+    """
+
+    what: str
+    hint: str
 
 
 class AddressChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,8 +40,7 @@ class AddressChange(msgspec.Struct, frozen=True, kw_only=True):
     address: Address
     appeared: bool
 
-    @property
-    def fault(self) -> Fault:
+    def fault(self, *, undone: Undone) -> Fault:
         """As part of a report: an address that nobody asked leaves the run incomplete, one that is gone does not."""
         shown = shown_replica(self.address.url, name=self.address.name)
         if not self.appeared:
@@ -40,8 +52,8 @@ class AddressChange(msgspec.Struct, frozen=True, kw_only=True):
         return Fault(
             where=shown,
             exit_code=int(ExitCode.INCONCLUSIVE),
-            message=f"{shown} appeared while the run went on: it was not asked, and not warmed",
-            hint="run it again (what is resident is not computed twice), or let each pod warm itself at its start",
+            message=f"{shown} appeared while the run went on: it was not asked, and {undone.what}",
+            hint=undone.hint,
         )
 
 
@@ -85,3 +97,21 @@ async def changes_since(known: dict[Address, tuple[Address, ...]]) -> tuple[Addr
         changes += [AddressChange(address=one, appeared=True) for one in now if one not in before]
         changes += [AddressChange(address=one, appeared=False) for one in before if one not in now]
     return tuple(changes)
+
+
+Changes = Callable[[], Awaitable[Sequence[AddressChange]]]
+
+
+async def faults_of_changes(changes: Changes | None, *, undone: Undone) -> tuple[Fault, ...]:
+    """What became of the names; where they cannot be looked up any more, that: everything else is done by then.
+
+    Args:
+        changes: `Fleet.changes`; None to ask for nothing.
+        undone: what an address that appeared has missed.
+    """
+    if changes is None:
+        return ()
+    try:
+        return tuple(one.fault(undone=undone) for one in await changes())
+    except KvreleaseError as error:
+        return (fault_of(error, where="the names of the replicas"),)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from kvrelease.artifacts import Fault, Verdict, fault_of
+from kvrelease.artifacts import Fault, Verdict
 from kvrelease.binding.closing import close_run, until_interrupted
 from kvrelease.binding.deployment import Deployment, Replica, prepare_all
 from kvrelease.binding.flushing import Flushing
@@ -16,8 +16,7 @@ from kvrelease.binding.left_out import faults_of
 from kvrelease.binding.ranks import RankProof, prove_ranks, rank_fault
 from kvrelease.binding.unready import Unready, require_one_ready
 from kvrelease.engines.base import EngineClient
-from kvrelease.errors import KvreleaseError
-from kvrelease.fleet.names import AddressChange
+from kvrelease.fleet.names import Changes, Undone, faults_of_changes
 from kvrelease.ledger.store import Ledger
 from kvrelease.prewarm.journal import Journal, JournalKey
 from kvrelease.prewarm.judge import cannot_be_cached, judge
@@ -28,7 +27,10 @@ from kvrelease.prewarm.warming import Terms, Warming
 from kvrelease.prewarm.watch import Watch
 from kvrelease.progress import Progress, silent
 
-Changes = Callable[[], Awaitable[Sequence[AddressChange]]]
+_UNWARMED = Undone(
+    what="not warmed",
+    hint="run it again (what is resident is not computed twice), or let each pod warm itself at its start",
+)
 
 
 def journal_key(deployment: Deployment) -> JournalKey:
@@ -115,7 +117,7 @@ async def prewarm(
         async with asyncio.TaskGroup() as group:
             for warming in warmings:
                 group.create_task(warming.run())
-        found = await _changed(changes)
+        found = await faults_of_changes(changes, undone=_UNWARMED)
     results = [warming.result() for warming in warmings]
     plan = warmings[0].plan
     verdict, reason = judge(
@@ -176,16 +178,6 @@ def _left_out(results: Sequence[ReplicaResult], *, plan: Plan, limits: Limits) -
     for one in results:
         if not one.has_room_for_skipped(limits, order=frozenset((one.plan or plan).order)):
             yield from faults_of(one.skipped, where=one.shown)
-
-
-async def _changed(changes: Changes | None) -> tuple[Fault, ...]:
-    """What became of the names; where they cannot be looked up any more, that: everything else is measured by then."""
-    if changes is None:
-        return ()
-    try:
-        return tuple(one.fault for one in await changes())
-    except KvreleaseError as error:
-        return (fault_of(error, where="the names of the replicas"),)
 
 
 async def plan_only(

@@ -50,6 +50,7 @@ def verify_document(found: VerifyReport) -> Document:
     notes = [found.method]
     if found.skipped:
         notes.append(f"too short to show a stale prefix, not probed: {', '.join(found.skipped)}")
+    notes += [fault.shown for fault in found.faults]
     blocks.append(Notes(title="Notes", lines=tuple(notes)))
     return Document(title=f"Verifying {found.release.name}", blocks=tuple(blocks))
 

@@ -7,6 +7,7 @@ use. It is never counted as a pass of something that was asked for.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 import msgspec
 
@@ -302,8 +303,14 @@ def check_residency(replica: ReplicaEvidence) -> Check:
     return Check(id=CheckId.RESIDENCY, verdict=verdict, detail=detail, replica=replica.identity.url)
 
 
-def check_replicas(verdicts: dict[str, CheckVerdict], *, mixed: tuple[str, ...]) -> Check:
-    """Does every replica pass, and do all run the same release?"""
+def check_replicas(verdicts: dict[str, CheckVerdict], *, mixed: tuple[str, ...], unjudged: Sequence[str] = ()) -> Check:
+    """Does every replica pass, and do all run the same release?
+
+    Args:
+        verdicts: by URL.
+        mixed: URLs of those that run other weights than the rest.
+        unjudged: what is known of those that nobody could ask, or that came meanwhile.
+    """
     failed = [url for url, verdict in verdicts.items() if verdict is CheckVerdict.FAIL]
     if mixed:
         return Check(
@@ -312,8 +319,8 @@ def check_replicas(verdicts: dict[str, CheckVerdict], *, mixed: tuple[str, ...])
     if failed:
         return Check(id=CheckId.REPLICAS, verdict=CheckVerdict.FAIL, detail=f"failed: {', '.join(failed)}")
     unsure = [url for url, verdict in verdicts.items() if verdict is CheckVerdict.INCONCLUSIVE]
-    if unsure:
-        return Check(
-            id=CheckId.REPLICAS, verdict=CheckVerdict.INCONCLUSIVE, detail=f"inconclusive: {', '.join(unsure)}"
-        )
+    if unsure or unjudged:
+        parts = [f"inconclusive: {', '.join(unsure)}"] if unsure else []
+        parts += [f"not judged: {'; '.join(unjudged)}"] if unjudged else []
+        return Check(id=CheckId.REPLICAS, verdict=CheckVerdict.INCONCLUSIVE, detail="; ".join(parts))
     return Check(id=CheckId.REPLICAS, verdict=CheckVerdict.PASS, detail=f"all {len(verdicts)} pass")

@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-from kvrelease.artifacts import Artifact, ReleaseRef
+from kvrelease.artifacts import Artifact, Fault, ReleaseRef
 from kvrelease.binding.observe import Leg
 from kvrelease.engines.base import EngineIdentity, Observation
 
@@ -261,6 +261,7 @@ class Evidence(Artifact, frozen=True, kw_only=True, tag="kvrelease/evidence"):
         replicas: one entry each.
         power: stale against clean, in process; empty when not computed.
         cost: of the run.
+        faults: what ended parts of the run early, or left replicas unjudged.
         interrupted: the run was cut short.
     """
 
@@ -274,4 +275,5 @@ class Evidence(Artifact, frozen=True, kw_only=True, tag="kvrelease/evidence"):
     replicas: tuple[ReplicaEvidence, ...]
     power: tuple[PowerPair, ...] = ()
     cost: Cost
+    faults: tuple[Fault, ...] = ()
     interrupted: bool = False

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from kvrelease.artifacts import Artifact, ReleaseRef, Verdict
+from kvrelease.artifacts import Artifact, Fault, ReleaseRef, Verdict
 from kvrelease.engines.base import Observation
 from kvrelease.verify.checks import (
     BindingResult,
@@ -85,6 +85,7 @@ class VerifyReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/verify"):
         prefixes: distinct shared prefixes among the probes.
         skipped: prompts too short to say anything.
         cost: of the run.
+        faults: what ended parts of the run early, or left replicas unjudged.
         method: how suspects were judged.
     """
 
@@ -104,6 +105,7 @@ class VerifyReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/verify"):
     skipped: tuple[str, ...]
     cost: Cost
     isolation: tuple[IsolationResult, ...] = ()
+    faults: tuple[Fault, ...] = ()
     method: str = METHOD_NOTE
 
 
@@ -128,9 +130,10 @@ def judge(evidence: Evidence) -> VerifyReport:
         foreign_tokens=_foreign_tokens(evidence),
     )
     checks.append(power)
-    if len(judged) > 1:
+    unjudged = tuple(fault for fault in evidence.faults if fault.exit_code and fault.where not in judged)
+    if len(judged) > 1 or unjudged:
         verdicts = {url: _worst(one.checks) for url, one in judged.items()}
-        checks.append(check_replicas(verdicts, mixed=_mixed(judged)))
+        checks.append(check_replicas(verdicts, mixed=_mixed(judged), unjudged=[fault.shown for fault in unjudged]))
     bindings = [binding_result(replica) for replica in evidence.replicas]
     verdict = _overall(checks, evidence)
     return VerifyReport(
@@ -159,6 +162,7 @@ def judge(evidence: Evidence) -> VerifyReport:
         skipped=evidence.skipped,
         cost=evidence.cost,
         isolation=tuple(isolation_result(replica) for replica in evidence.replicas),
+        faults=evidence.faults,
     )
 
 

@@ -16,6 +16,7 @@ from kvrelease.binding.unready import Unready, require_one_ready
 from kvrelease.engines.base import EngineClient, EngineIdentity, Observation
 from kvrelease.engines.local import stale_and_clean
 from kvrelease.errors import InputError, KvreleaseError, PromptSetError, UnsupportedRelease
+from kvrelease.fleet.names import Changes, Undone, faults_of_changes
 from kvrelease.ledger.records import CacheOrigin
 from kvrelease.ledger.store import Ledger
 from kvrelease.progress import Progress, ProgressEvent, silent
@@ -35,6 +36,8 @@ IN_PROCESS_PROBES = 4
 
 # Namespaces of earlier releases that are probed for exposure, latest first.
 OTHER_NAMESPACES = 2
+
+_UNJUDGED = Undone(what="not judged", hint="verify again, so that it is judged before it serves users")
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +71,7 @@ async def observe(
     seed: int = 0,
     allows_flush: bool = False,
     before_flush: Callable[[Evidence], None] = keeps_nothing,
+    changes: Changes | None = None,
     progress: Progress = silent,
 ) -> Observed:
     """All observations of the gate, replica after replica, one request at a time.
@@ -82,6 +86,7 @@ async def observe(
         seed: of the draw.
         allows_flush: an engine's own cache may be emptied, once, after everything that needs it as it was.
         before_flush: saves what was observed so far, before anything is emptied; where it cannot, nothing is.
+        changes: asked at the end for addresses that came or went meanwhile.
         progress: told after each request.
 
     Returns:
@@ -139,9 +144,11 @@ async def observe(
             replicas=tuple(parts),
             power=tuple(in_process.power),
             cost=_cost([*replicas, *((reference,) if reference else ())], seconds=time.monotonic() - started),
+            faults=(*faults, *found),
             interrupted=is_cut_short,
         )
 
+    found: tuple[Fault, ...] = ()
     with until_interrupted() as interruption:
         for collector in collectors:
             try:
@@ -154,10 +161,11 @@ async def observe(
         except KvreleaseError as error:
             in_process.failure = error.message
         faults += await flushes.run(save=lambda: before_flush(seen(is_cut_short=True)))
+        found = await faults_of_changes(changes, undone=_UNJUDGED)
     return Observed(
         evidence=seen(is_cut_short=interruption.happened or bool(faults)),
         replicas=replicas,
-        faults=tuple(faults),
+        faults=(*faults, *found),
         interrupted=interruption.happened,
     )
 
@@ -192,7 +200,7 @@ def conclude(observed: Observed, *, deployment: Deployment, ledger: Ledger) -> t
         reason=report.reason,
         doubt_of=doubt_of,
     )
-    return report, observed.faults + closing
+    return msgspec.structs.replace(report, faults=report.faults + closing), observed.faults + closing
 
 
 class _Amnesia:

@@ -6,9 +6,10 @@ import pytest
 
 from kvrelease.engines.address import Address, parse_address
 from kvrelease.errors import ExitCode, Unreachable
-from kvrelease.fleet.names import addresses_of, changes_since
+from kvrelease.fleet.names import Undone, addresses_of, changes_since, faults_of_changes
 from tests.fleet.names import NAME, Resolver
 
+UNDONE = Undone(what="not warmed", hint="run it again")
 SERVICE = parse_address(f"http://{NAME}:8000/llm")
 
 
@@ -38,10 +39,20 @@ def test_an_address_that_came_was_not_asked_and_one_that_went_is_said(resolver: 
     before = looked_up()
     resolver.addresses[NAME] = ["10.0.0.4", "10.0.0.5"]
     came, went = asyncio.run(changes_since({SERVICE: before}))
-    assert (came.address.host, came.appeared, came.fault.exit_code) == ("10.0.0.5", True, ExitCode.INCONCLUSIVE)
-    assert (went.address.host, went.appeared, went.fault.exit_code) == ("10.0.0.3", False, ExitCode.OK)
-    assert came.fault.where == f"http://10.0.0.5:8000/llm ({NAME})"
-    assert "not warmed" in came.fault.message
+    assert [(one.address.host, one.appeared) for one in (came, went)] == [("10.0.0.5", True), ("10.0.0.3", False)]
+    new, gone = asyncio.run(faults_of_changes(lambda: changes_since({SERVICE: before}), undone=UNDONE))
+    assert [new.exit_code, gone.exit_code] == [ExitCode.INCONCLUSIVE, ExitCode.OK]
+    assert new.where == f"http://10.0.0.5:8000/llm ({NAME})"
+    assert (new.message.endswith("it was not asked, and not warmed"), new.hint) == (True, UNDONE.hint)
+
+
+def test_a_name_that_cannot_be_looked_up_any_more_is_a_fault_and_no_error(resolver: Resolver) -> None:
+    resolver.addresses[NAME] = ["10.0.0.3"]
+    before = looked_up()
+    resolver.addresses[NAME] = []
+    (lost,) = asyncio.run(faults_of_changes(lambda: changes_since({SERVICE: before}), undone=UNDONE))
+    assert (lost.exit_code, NAME in lost.message) == (ExitCode.SERVICE, True)
+    assert asyncio.run(faults_of_changes(None, undone=UNDONE)) == ()
 
 
 def test_a_name_whose_addresses_stay_has_no_changes(resolver: Resolver) -> None:

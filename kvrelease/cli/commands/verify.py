@@ -260,6 +260,7 @@ def verify(
                     seed=seed + run,
                     allows_flush=allow_flush,
                     before_flush=results.keep_before_flush,
+                    changes=fleet.changes,
                     progress=progress,
                 )
 
