@@ -6,6 +6,7 @@ limit p solves (1 - p)^n = 1 - confidence. "Rule of three" is its approximation.
 
 from __future__ import annotations
 
+import functools
 import math
 
 
@@ -21,6 +22,7 @@ def provable_share(*, clean_probes: int, confidence: float) -> float:
     return 1.0 if clean_probes == 0 else 1 - (1 - confidence) ** (1 / clean_probes)
 
 
+@functools.lru_cache(maxsize=256)  # a few figures, asked for in every one of thousands of judged runs
 def stale_interval(*, stale: int, probes: int, confidence: float) -> tuple[float, float]:
     """The Clopper-Pearson interval of the stale share: one-sided for no stale probe, two-sided otherwise."""
     if probes == 0:

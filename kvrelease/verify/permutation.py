@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -63,14 +63,18 @@ def exchange_p(distances: Sequence[Sequence[float]], *, production: int) -> floa
 
 @functools.lru_cache(maxsize=8)
 def _labellings(legs: int, production: int) -> NDArray[np.float64]:
-    """[labellings][legs] 1 for a leg that is called production, 0 for the others; the observed labelling first."""
+    """[labellings][legs] 1 for a leg that is called production, 0 for the others; the observed labelling first.
+
+    Of two groups of one size, a labelling and the one that swaps them have the same energy: one of each two is enough.
+    """
     import numpy as np
 
     count = math.comb(legs, production)
     assert count <= MAX_LABELLINGS, f"{production} of {legs} legs can be labelled in {count} ways"
-    chosen = np.fromiter(
-        itertools.chain.from_iterable(itertools.combinations(range(legs), production)), dtype=np.intp
-    ).reshape(count, production)
+    labellings: Iterable[tuple[int, ...]] = itertools.combinations(range(legs), production)
+    if 2 * production == legs:
+        labellings, count = itertools.takewhile(lambda chosen: chosen[0] == 0, labellings), count // 2
+    chosen = np.fromiter(itertools.chain.from_iterable(labellings), dtype=np.intp).reshape(count, production)
     marks = np.zeros((count, legs))
     np.put_along_axis(marks, chosen, 1.0, axis=1)
     return marks
@@ -81,6 +85,7 @@ def fewest_legs(*, alpha: float) -> int:
     return next(legs for legs in itertools.count(2) if 2 / math.comb(2 * legs, legs) <= alpha)
 
 
+@functools.lru_cache(maxsize=256)  # of a few figures, in every one of thousands of judged runs
 def chance_of_as_many(units: int, *, of: int, rate: float) -> float:
     """The probability that at least so many of independent units exceed what each exceeds with this rate at most.
 
