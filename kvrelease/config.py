@@ -100,6 +100,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     min_hit_rate: float | None = None
     budget: float | None = None
     budget_tokens: int | None = None
+    block_tokens: int | None = None
     max_ttft_ms: float | None = None
     max_error_rate: float | None = None
     passes: int | None = None

@@ -68,12 +68,12 @@ class Attribution:
             return cached, told
         known = self._known_in(self._key_space(request))
         was_empty = known.is_empty
-        doubt = self._doubt_of(observation, tokens=tokens) or told
+        doubt = self._doubt_of(observation, tokens=tokens, cached=cached) or told
         if doubt or observation.lost:
             known.add_sent(tokens)  # an attempt that was lost may have been computed: then the next hits itself
         if cached is None or doubt:
             # Nothing says how far ours reaches; where nothing of ours was, a hit is foreign all the same.
-            is_known = cached == 0 or (was_empty and doubt is Unattributed.OTHER_IDS)
+            is_known = cached == 0 or (was_empty and doubt in (Unattributed.OTHER_IDS, Unattributed.OTHER_BLOCK))
             return (cached, told) if is_known else (None, told or doubt)
         foreign = known.account(tokens, cached_tokens=cached)
         if foreign is None:
@@ -84,11 +84,18 @@ class Attribution:
             return None, Unattributed.ADAPTER
         return foreign, None
 
-    def _doubt_of(self, observation: Observation, *, tokens: tuple[int, ...]) -> Unattributed | None:
+    def _doubt_of(
+        self, observation: Observation, *, tokens: tuple[int, ...], cached: int | None
+    ) -> Unattributed | None:
         """Why nothing is learnt of an answer, whatever it tells of its hit."""
         if self._is_rank_in_doubt:
             return Unattributed.RANK
-        return None if observation.prompt_tokens in (None, len(tokens)) else Unattributed.OTHER_IDS
+        if observation.prompt_tokens not in (None, len(tokens)):
+            return Unattributed.OTHER_IDS
+        # Smaller blocks than stated show in such a hit. Of a hit that is a multiple, ours explain all that was ours.
+        abilities = self._identity.capabilities
+        is_other = abilities.is_block_stated and abilities.block_tokens and (cached or 0) % abilities.block_tokens
+        return Unattributed.OTHER_BLOCK if is_other else None
 
     def add_sent(self, request: Request, tokens: tuple[int, ...]) -> None:
         """Remembers that a prompt was sent, and that nobody told what came of it."""

@@ -25,7 +25,7 @@ from kvrelease.binding.tokenising import Tokenising, TokenTable
 from kvrelease.binding.unready import Unready
 from kvrelease.config import CONFIG_NAME, Config, Production
 from kvrelease.engines.base import EngineClient, EngineIdentity, EngineKind, Request
-from kvrelease.errors import KvreleaseError, PromptTooLong
+from kvrelease.errors import KvreleaseError, PromptTooLong, UsageError
 from kvrelease.ledger.store import Ledger
 from kvrelease.release.fingerprint import Fingerprint, require_kv_name
 from kvrelease.workload.grouping import prefix_labels, text_tree
@@ -161,7 +161,13 @@ class Preparation:
     """Makes engines into replicas; what they have in common (token ids, prefix trees, labels) is made once."""
 
     def __init__(
-        self, deployment: Deployment, *, memory: PrefixMemory, max_tokens: int, leaves_out: bool = False
+        self,
+        deployment: Deployment,
+        *,
+        memory: PrefixMemory,
+        max_tokens: int,
+        leaves_out: bool = False,
+        block_tokens: int | None = None,
     ) -> None:
         """Prepares for `deployment`.
 
@@ -171,11 +177,13 @@ class Preparation:
             max_tokens: the longest generation that will be asked for.
             leaves_out: a prompt that an engine does not take (too long, refused, no ids) is left out; else it ends the
                 preparation.
+            block_tokens: the block size that the user states, of engines that do not tell theirs; None for none.
         """
         self._deployment = deployment
         self._memory = memory
         self._max_tokens = max_tokens
         self._leaves_out = leaves_out
+        self._block_tokens = block_tokens
         self._tokenising = Tokenising(leaves_out=leaves_out)
         self._requests: dict[tuple[EngineKind, str], dict[str, Request]] = {}
 
@@ -183,13 +191,13 @@ class Preparation:
         """A replica that is ready to be asked; nothing was generated yet.
 
         Raises:
-            UsageError: the declared runtime contradicts the engine, or it serves another model.
+            UsageError: the declared runtime or the stated block contradicts the engine, or it serves another model.
             PromptTooLong: a prompt and its generation do not fit the engine's context; of several that may be left out,
                 none does.
             ServiceError: it did not answer properly.
         """
         deployment = self._deployment
-        identity = await engine.identify()
+        identity = with_stated_block(await engine.identify(), block_tokens=self._block_tokens)
         require_agreement(deployment.runtime, told=identity.runtime, url=identity.url)
         requests = self._requests_for(identity)
         table = await self._tokenising.table(engine, kind=identity.kind, model=identity.model, requests=requests)
@@ -248,6 +256,29 @@ class Preparation:
                 )
 
 
+def with_stated_block(identity: EngineIdentity, *, block_tokens: int | None) -> EngineIdentity:
+    """The identity with the block size that the user states, where the engine does not tell its own.
+
+    Args:
+        identity: what the engine told.
+        block_tokens: None where nobody states one.
+
+    Raises:
+        UsageError: the engine tells another.
+    """
+    told = identity.capabilities.block_tokens
+    if block_tokens is None or told == block_tokens:
+        return identity
+    if told is not None:
+        raise UsageError(
+            f"--block-tokens {block_tokens}: a hit of {identity.shown} is a multiple of {told} tokens, by what it "
+            "tells of itself",
+            hint="leave --block-tokens out: it is for engines that do not tell theirs",
+        )
+    abilities = msgspec.structs.replace(identity.capabilities, block_tokens=block_tokens, is_block_stated=True)
+    return msgspec.structs.replace(identity, capabilities=abilities)
+
+
 async def prepare(engine: EngineClient, *, deployment: Deployment, memory: PrefixMemory, max_tokens: int) -> Replica:
     """One replica that is ready to be asked; see `Preparation.replica`."""
     return await Preparation(deployment, memory=memory, max_tokens=max_tokens).replica(engine)
@@ -260,6 +291,7 @@ async def prepare_all(
     memory: PrefixMemory,
     max_tokens: int,
     leaves_out: bool = False,
+    block_tokens: int | None = None,
 ) -> tuple[Replica | Unready, ...]:
     """Every replica, in the order given: ready to be asked, or why it cannot be.
 
@@ -272,8 +304,11 @@ async def prepare_all(
         memory: what earlier runs computed.
         max_tokens: the longest generation that will be asked for.
         leaves_out: as for `Preparation`.
+        block_tokens: likewise.
     """
-    preparation = Preparation(deployment, memory=memory, max_tokens=max_tokens, leaves_out=leaves_out)
+    preparation = Preparation(
+        deployment, memory=memory, max_tokens=max_tokens, leaves_out=leaves_out, block_tokens=block_tokens
+    )
     limit = asyncio.Semaphore(PREPARED_AT_ONCE)
 
     async def one(engine: EngineClient | Unready) -> Replica | Unready:

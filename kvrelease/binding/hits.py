@@ -40,6 +40,7 @@ class Unattributed(enum.StrEnum):
     NO_IDS = "no-ids"
     NO_BLOCK = "no-block"
     OTHER_IDS = "other-ids"
+    OTHER_BLOCK = "other-block"
     UNTOLD = "untold"
     LOST = "lost"
     SENT = "sent"
@@ -72,7 +73,13 @@ _REASONS = {
         "computes (a token at the start, template arguments, tools or images that one of the two adds)"
     ),
     Unattributed.NO_IDS: "the server does not tell token ids (does a gateway close its /tokenize route?)",
-    Unattributed.NO_BLOCK: "the server does not tell its block size (is /metrics closed, or slow?)",
+    Unattributed.NO_BLOCK: (
+        "the server does not tell its block size (is /metrics closed, or slow?); kvrelease prewarm takes it from you "
+        "as well (--block-tokens N)"
+    ),
+    Unattributed.OTHER_BLOCK: (
+        "a hit is no multiple of the block size that --block-tokens states, so the engine's own is another one"
+    ),
     Unattributed.ADAPTER: "the engine may not keep an adapter's entries apart from those of the served model",
     Unattributed.RANK: "it is not proven that requests for this rank reach it, so a hit may be of another rank's cache",
 }

@@ -30,6 +30,12 @@ def finite(value: float | None) -> float | None:
     return value
 
 
+def is_typed(context: typer.Context, name: str) -> bool:
+    """Whether a parameter stands on the command line itself: variables and `kvrelease.yaml` speak of every run."""
+    # By its name: the class of this Enum is in Click, which Typer does not hand out.
+    return (given := context.get_parameter_source(name)) is not None and given.name == "COMMANDLINE"
+
+
 FormatOption = Annotated[
     Format | None,
     typer.Option(

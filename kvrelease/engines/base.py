@@ -168,6 +168,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
             nobody has asked yet may hit all the same.
         reference_heals: a request that bypasses the cache replaces what was cached (one slot), which hides a fault.
         block_tokens: granularity of a hit in tokens, as it is in effect (hybrid models pad it); None when not known.
+        is_block_stated: by the user, of an engine that does not tell it; nothing has proved it.
         lost_tokens: of the end of every hit, computed again all the same (a speculative decoder that reads hidden
             states); 0 as far as is known.
         cacheable_limit: prompts that can be resident at once (slots); None when only memory limits it.
@@ -182,6 +183,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     cache_outlives_process: bool = False
     reference_heals: bool = False
     block_tokens: int | None = None
+    is_block_stated: bool = False
     lost_tokens: int = 0
     cacheable_limit: int | None = None
     why_nothing_is_cached: str | None = None

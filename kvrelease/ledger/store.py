@@ -99,6 +99,11 @@ class Ledger:
             self._engine.dispose()
             raise
 
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it knows of earlier runs, and later ones will know of this; False of one in memory."""
+        return self.url != IN_MEMORY
+
     def __enter__(self) -> Self:
         return self
 
@@ -129,7 +134,7 @@ class Ledger:
             return
         # Two processes may be first at once: WAL mode cannot be set inside a transaction, and is set to the same thing
         # by both; the tables are made by whoever gets the write lock first.
-        if self.url != IN_MEMORY:
+        if self.is_lasting:
             connection.exec_driver_sql("PRAGMA journal_mode=WAL")
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         if not self._is_ours(connection):

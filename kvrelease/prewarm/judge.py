@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from kvrelease.artifacts import Verdict
@@ -20,7 +21,13 @@ _MISS_CAUSES = ("prefix caching is off", "a router sends the two to different ca
 
 
 def judge(
-    replicas: Sequence[ReplicaResult], *, plan: Plan, limits: Limits, interrupted: bool, unready: Sequence[str] = ()
+    replicas: Sequence[ReplicaResult],
+    *,
+    plan: Plan,
+    limits: Limits,
+    interrupted: bool,
+    unready: Sequence[str] = (),
+    has_ledger: bool = True,
 ) -> tuple[Verdict, str]:
     """The verdict on all replicas, and why.
 
@@ -30,22 +37,32 @@ def judge(
         limits: what they must show.
         interrupted: the run was cut short.
         unready: replicas that could not be asked, as people read them.
+        has_ledger: it knows what earlier runs computed.
     """
-    return next(_findings(replicas, plan=plan, limits=limits, interrupted=interrupted, unready=unready))
+    dirt = (_dirt(one, has_ledger=has_ledger) for one in replicas if one.foreign_tokens)
+    others = _findings(replicas, plan=plan, limits=limits, interrupted=interrupted, unready=unready)
+    return next(itertools.chain(((Verdict.FAIL, why) for why in dirt), others))
+
+
+def _dirt(one: ReplicaResult, *, has_ledger: bool) -> str:
+    start = f"{one.shown}: {one.foreign_tokens} cached tokens were there that"
+    if not has_ledger:
+        return (
+            f"{start} this run did not compute, and it knows of no earlier one (--no-ledger): what an earlier run of "
+            f"this very release computed looks the same. kvrelease verify tells whose they are, and a ledger would. "
+            f"{CLEAN_UP}"
+        )
+    return (
+        f"{start}, as far as this ledger knows, this release did not compute; prewarming does not repair a dirty "
+        f"cache. {CLEAN_UP}. If only this release's own traffic, or a run with another ledger, can have made them, "
+        "kvrelease verify tells"
+    )
 
 
 def _findings(
     replicas: Sequence[ReplicaResult], *, plan: Plan, limits: Limits, interrupted: bool, unready: Sequence[str]
 ) -> Iterator[tuple[Verdict, str]]:
-    """What decides, the weightiest first: dirt, what was measured and is not good enough, what is not known."""
-    for one in replicas:
-        if one.foreign_tokens:
-            yield (
-                Verdict.FAIL,
-                f"{one.shown}: {one.foreign_tokens} cached tokens were there that, as far as this ledger knows, "
-                f"this release did not compute; prewarming does not repair a dirty cache. {CLEAN_UP}. If only this "
-                "release's own traffic, or a run with another ledger, can have made them, kvrelease verify tells",
-            )
+    """What decides where nothing is dirty, the weightiest first: what was measured, then what is not known."""
     if not replicas:
         yield Verdict.INCONCLUSIVE, "no replica was prewarmed"
     for one in replicas:
@@ -99,13 +116,14 @@ def _shortfalls(one: ReplicaResult, *, plan: Plan, limits: Limits) -> Iterator[s
     is_in_doubt = _doubt_of_control(one) is not None or (one.second is not None and one.second.disagree)
     if one.hit_rate_after is None or is_in_doubt:
         return
-    needed = (one.plan or plan).blocks_needed
+    own = one.plan or plan
+    stated = "" if own.stated_block_tokens is None else ", are its blocks larger than --block-tokens states"
     for rate, what in ((one.hit_rate_after, "asked again"), (one.hit_rate_touched, "every branch asked again")):
         if rate is not None and rate < limits.min_hit_rate:
             yield (
                 f"{what}, {rate:.0%} of the cacheable tokens hit, less than {limits.min_hit_rate:.0%} "
-                f"({len(one.lost)} prompts were evicted); is the cache smaller than the plan's {needed} blocks, or "
-                "busy with other traffic?"
+                f"({len(one.lost)} prompts were evicted); is the cache smaller than the plan's {own.blocks_needed} "
+                f"blocks{stated}, or is it busy with other traffic?"
             )
     warm_ms = one.ttft_warm_ms.p95
     if limits.max_ttft_ms is not None and warm_ms is not None and warm_ms > limits.max_ttft_ms:

@@ -45,6 +45,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             ones compute in this order, each for itself; None likewise.
         sent_tokens: tokens of the prompts that are sent; None likewise.
         blocks_needed: different blocks of the prompts that are sent; None likewise.
+        stated_block_tokens: the block size that the user states for an engine that does not tell it; else None.
         blocks_available: what the engine's device cache holds; None when it does not tell.
         head_room_blocks: of these, what has to stay free for requests in flight and the control.
         expected_hit_rate: of all prompt tokens of the set's traffic, those that hit afterwards; with slots, what
@@ -70,6 +71,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     lower_bound_tokens: int | None
     sent_tokens: int | None = None
     blocks_needed: int | None
+    stated_block_tokens: int | None = None
     blocks_available: int | None
     head_room_blocks: int = 0
     expected_hit_rate: float | None = None
@@ -208,28 +210,48 @@ def _warnings_of_slots(layout: Layout, *, slots: int) -> tuple[str, ...]:
 
 
 def plan_without_tokens(
-    order: Sequence[str], *, weights: Mapping[str, float], key_spaces: Mapping[str, KeySpace] | None = None
+    order: Sequence[str],
+    *,
+    weights: Mapping[str, float],
+    why: str,
+    prompt_tokens: int | None = None,
+    key_spaces: Mapping[str, KeySpace] | None = None,
 ) -> Plan:
     """The plan where the server does not tell token ids or its block: one request at a time, no figures.
 
     Args:
         order: ids of all prompts.
         weights: traffic weight by prompt id.
+        why: there are no figures, as one sentence.
+        prompt_tokens: of all prompts; None when the server does not tokenise.
         key_spaces: by prompt id; None where all prompts are in one.
     """
     spaces = key_spaces or {}
     count = len({spaces[prompt_id] for prompt_id in spaces})
     return Plan(
         prompts=len(order),
-        prompt_tokens=None,
+        prompt_tokens=prompt_tokens,
         cacheable_tokens=None,
         lower_bound_tokens=None,
         blocks_needed=None,
         blocks_available=None,
         order=tuple(sorted(order, key=lambda prompt_id: (-weights[prompt_id], prompt_id))),
         most_in_flight=1,
-        warnings=(f"{count} key spaces; the cost of each is not known without token ids",) if count > 1 else (),
+        warnings=(
+            f"no figures: {why}",
+            *(
+                (f"{count} key spaces; the cost of each is not known without token ids and blocks",)
+                if count > 1
+                else ()
+            ),
+        ),
     )
+
+
+def of_stated_block(plan: Plan, *, block_tokens: int) -> Plan:
+    """A plan whose figures hold for the block size that the user states."""
+    warning = f"blocks of {block_tokens} tokens are what --block-tokens states; the server does not tell its own"
+    return msgspec.structs.replace(plan, stated_block_tokens=block_tokens, warnings=(*plan.warnings, warning))
 
 
 def _plan(

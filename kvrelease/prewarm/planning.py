@@ -6,10 +6,18 @@ import msgspec
 
 from kvrelease.binding.control import control_tokens
 from kvrelease.binding.deployment import Replica
+from kvrelease.binding.hits import Unattributed
 from kvrelease.binding.salts import combined_salt, key_spaces
 from kvrelease.engines.base import Request
 from kvrelease.prewarm.pace import AUTO_CAP
-from kvrelease.prewarm.plan import Plan, make_plan, plan_for_slots, plan_of_nothing, plan_without_tokens
+from kvrelease.prewarm.plan import (
+    Plan,
+    make_plan,
+    of_stated_block,
+    plan_for_slots,
+    plan_of_nothing,
+    plan_without_tokens,
+)
 from kvrelease.prewarm.slots import lay_out
 from kvrelease.workload.key_space import KeySpace
 from kvrelease.workload.prefix_tree import PrefixTree, build_prefix_tree
@@ -67,7 +75,11 @@ class Planner:
         block = identity.capabilities.block_tokens
         if replica.tokens is None or block is None:
             order = [prompt.id for prompt in prompt_set.prompts if prompt.id not in replica.left_out]
-            plan = plan_without_tokens(order, weights=weights, key_spaces=spaces)
+            unknown = Unattributed.NO_IDS if replica.tokens is None else Unattributed.NO_BLOCK
+            tokens = None if replica.tokens is None else sum(map(len, replica.tokens.values()))
+            plan = plan_without_tokens(
+                order, weights=weights, why=unknown.reason, prompt_tokens=tokens, key_spaces=spaces
+            )
             return Planned(plan=plan, tree=replica.tree, requests=requests)
         tree = replica.tree
         if len(set(spaces.values())) > 1:
@@ -88,6 +100,8 @@ class Planner:
             control_tokens=control_tokens(block),
             key_spaces=spaces,
         )
+        if identity.capabilities.is_block_stated:
+            plan = of_stated_block(plan, block_tokens=block)
         return Planned(plan=plan, tree=tree, requests=requests)
 
 

@@ -52,6 +52,7 @@ async def prewarm(
     allows_flush: bool = False,
     budget_s: float | None = None,
     budget_tokens: int | None = None,
+    block_tokens: int | None = None,
     passes: int = 1,
     journal: Journal | None = None,
     changes: Changes | None = None,
@@ -68,6 +69,7 @@ async def prewarm(
         allows_flush: this engine's own cache may be emptied first.
         budget_s: no request of the plan is sent after so many seconds; None for no limit.
         budget_tokens: prompt tokens that a replica may compute for the plan; None for no limit.
+        block_tokens: the block size that the user states, of engines that do not tell theirs; None for none.
         passes: times that the sample is asked again; the last one counts.
         journal: of this deployment, open; None to write none. It is deleted when the run is complete.
         changes: asked at the end for addresses that came or went meanwhile.
@@ -79,7 +81,7 @@ async def prewarm(
     Raises:
         KvreleaseError: no replica could be prepared; nothing was generated on any of them.
     """
-    replicas, unready = await _prepared(engines, deployment=deployment, ledger=ledger)
+    replicas, unready = await _prepared(engines, deployment=deployment, ledger=ledger, block_tokens=block_tokens)
     proofs = await prove_ranks(replicas)
     rank_faults = [rank_fault(*pair) for pair in zip(replicas, proofs, strict=True)]
     doubts = [
@@ -126,6 +128,7 @@ async def prewarm(
         limits=limits,
         interrupted=interruption.happened,
         unready=[one.shown for one in unready],
+        has_ledger=ledger.is_lasting,
     )
     missed = [one for one in (*doubts, *found) if one.exit_code]
     if missed and verdict is Verdict.PASS:
@@ -162,14 +165,21 @@ async def prewarm(
 
 
 async def _prepared(
-    engines: Sequence[EngineClient | Unready], *, deployment: Deployment, ledger: Ledger
+    engines: Sequence[EngineClient | Unready], *, deployment: Deployment, ledger: Ledger, block_tokens: int | None
 ) -> tuple[tuple[Replica, ...], tuple[Unready, ...]]:
     """Those that can be asked, and those that cannot.
 
     Raises:
         KvreleaseError: none can.
     """
-    prepared = await prepare_all(engines, deployment=deployment, memory=ledger, max_tokens=MAX_TOKENS, leaves_out=True)
+    prepared = await prepare_all(
+        engines,
+        deployment=deployment,
+        memory=ledger,
+        max_tokens=MAX_TOKENS,
+        leaves_out=True,
+        block_tokens=block_tokens,
+    )
     return require_one_ready(prepared)
 
 
@@ -186,6 +196,7 @@ async def plan_only(
     deployment: Deployment,
     ledger: Ledger,
     concurrency: int | None = None,
+    block_tokens: int | None = None,
     journal: Journal | None = None,
     rate: float | None = None,
 ) -> PrewarmPlan:
@@ -196,13 +207,14 @@ async def plan_only(
         deployment: likewise.
         ledger: what earlier runs computed.
         concurrency: likewise.
+        block_tokens: likewise.
         journal: of an earlier run that was cut short; None without one.
         rate: tokens that a replica computes in a second; None when nobody knows.
 
     Raises:
         KvreleaseError: no replica could be prepared.
     """
-    replicas, unready = await _prepared(engines, deployment=deployment, ledger=ledger)
+    replicas, unready = await _prepared(engines, deployment=deployment, ledger=ledger, block_tokens=block_tokens)
     planner = Planner(concurrency=concurrency)
     plans = [planner.plan(replica).plan for replica in replicas]
     first = plans[0]

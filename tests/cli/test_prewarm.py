@@ -160,3 +160,14 @@ def test_a_second_run_of_the_same_set_beside_the_first_is_refused_and_a_plan_is_
     assert (second.code, planned.code, process.returncode) == (4, 0, 0), second.err
     assert "another kvrelease prewarm of this prompt set is running" in second.err
     assert artifacts.read(workdir / "r.json", PrewarmReport).verdict is Verdict.PASS
+
+
+@pytest.mark.usefixtures("prompt_set")
+def test_a_block_size_that_the_settings_file_states_is_told_as_stated(
+    kv: Kv, releases: Releases, workdir: Path
+) -> None:
+    (workdir / "kvrelease.yaml").write_text("block-tokens: 16\n", encoding="utf-8")
+    with ScriptedEngine(release="new", has_metrics=False, has_dev_routes=False) as server:
+        result = kv(*arguments(releases, server.url))
+    assert result.code == 0, result.err
+    assert "blocks of 16 tokens are what --block-tokens states" in " ".join(result.out.split())

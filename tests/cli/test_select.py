@@ -49,6 +49,14 @@ def test_no_text_of_a_prompt_is_in_what_is_printed_and_the_user_is_told_what_the
         assert "kvrelease prompts check set.jsonl" in result.err
 
 
+def test_a_block_size_of_the_settings_file_is_for_tokens_and_no_error_without_a_tokenizer(
+    kv: Kv, log: Path, workdir: Path
+) -> None:
+    assert kv("prompts", "select", log, "--block-tokens", 16).code == 2
+    (workdir / "kvrelease.yaml").write_text("block-tokens: 16\n")
+    assert kv("prompts", "select", log, "--requests", 3).code == 0
+
+
 def test_the_old_releases_name_is_dropped_on_request_and_told_otherwise(kv: Kv, log: Path, workdir: Path) -> None:
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     named = [{**line, "model": "sql" if number % 5 == 0 else "support-v1.2"} for number, line in enumerate(lines)]

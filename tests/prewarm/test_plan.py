@@ -102,7 +102,8 @@ def test_a_prompt_shorter_than_a_block_is_uncacheable_and_never_sent() -> None:
 
 
 def test_without_token_ids_there_are_no_figures_and_one_request_at_a_time() -> None:
-    plan = plan_without_tokens(TREE.order, weights=WEIGHTS)
+    plan = plan_without_tokens(TREE.order, weights=WEIGHTS, why="nobody tells")
+    assert plan.warnings == ("no figures: nobody tells",)
     assert (plan.order, plan.most_in_flight) == (("short", "heavy", "other", "light"), 1)
     assert (plan.prompt_tokens, plan.cacheable_tokens, plan.lower_bound_tokens, plan.blocks_needed) == (None,) * 4
 

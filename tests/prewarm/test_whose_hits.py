@@ -108,3 +108,11 @@ def test_other_tokens_than_the_tokenizers_are_named_and_bound_to_no_figure() -> 
     assert report.verdict is Verdict.INCONCLUSIVE
     assert "counts other prompt tokens than its tokenizer route tells" in report.reason
     assert report.replicas[0].over_lower_bound is None
+
+
+def test_without_a_ledger_a_second_run_says_that_the_first_one_looks_the_same() -> None:
+    with ScriptedEngine(release="new") as engine:
+        assert warmed(engine).verdict is Verdict.PASS
+        report = warmed(engine)
+    assert report.verdict is Verdict.FAIL
+    assert "it knows of no earlier one (--no-ledger)" in report.reason

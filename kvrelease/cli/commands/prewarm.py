@@ -158,6 +158,19 @@ def prewarm(
             rich_help_panel=_COST,
         ),
     ] = False,
+    block_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--block-tokens",
+            envvar="KVRELEASE_BLOCK_TOKENS",
+            metavar="N",
+            min=1,
+            max=65_536,
+            help="The block size of engines that do not tell theirs (/metrics closed); it is told as stated, never as "
+            "measured.",
+            rich_help_panel="Engine",
+        ),
+    ] = None,
     allow_flush: options.AllowFlushOption = False,
     concurrency: Annotated[
         int | None,
@@ -240,6 +253,7 @@ def prewarm(
                         allows_flush=allow_flush,
                         budget_s=budget,
                         budget_tokens=budget_tokens,
+                        block_tokens=block_tokens,
                         passes=passes,
                         journal=log,
                         changes=fleet.changes,
@@ -253,6 +267,7 @@ def prewarm(
                         deployment=deployment,
                         ledger=store,
                         concurrency=concurrency,
+                        block_tokens=block_tokens,
                         journal=log,
                         rate=rate,
                     )

@@ -23,6 +23,7 @@ _COPY = "save it to a file first"
 
 
 def select(
+    context: typer.Context,
     log: Annotated[
         Path, typer.Argument(metavar="LOG", help="Traffic log, plain or gzip; it is read two or three times.")
     ],
@@ -129,7 +130,7 @@ def select(
                 f"--output {output}: a prompt set that is chosen is JSONL",
                 hint="name it .jsonl; the report goes to stdout (--format json), or to --report FILE",
             )
-    if tokenizer is None and block_tokens is not None:
+    if tokenizer is None and block_tokens is not None and options.is_typed(context, "block_tokens"):
         raise UsageError("--block-tokens counts tokens", hint="name the model with --tokenizer")
     if tokenizer is not None and block_characters is not None:
         raise UsageError("--block-characters counts characters, --tokenizer tokens", hint="give --block-tokens")

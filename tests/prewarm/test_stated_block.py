@@ -1,0 +1,66 @@
+"""A block size that the user states, for an engine that does not tell its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvrelease.artifacts import Verdict
+from kvrelease.binding.hits import Unattributed
+from kvrelease.errors import UsageError
+from tests.engines.scripted import ScriptedEngine
+from tests.verify.deployments import serve_users, warmed
+
+
+def silent_engine(release: str) -> ScriptedEngine:
+    """Usage tells hits, and nothing tells the block, which is 16."""
+    return ScriptedEngine(release=release, has_metrics=False, has_dev_routes=False)
+
+
+def test_without_it_the_block_size_is_named_as_what_is_not_known() -> None:
+    with silent_engine("new") as engine:
+        report = warmed(engine)
+    (found,) = report.replicas
+    assert (report.verdict, found.unattributed) == (Verdict.INCONCLUSIVE, Unattributed.NO_BLOCK)
+    assert "does not tell its block size" in report.reason
+    assert "--block-tokens N" in report.reason
+    assert "token ids" not in report.reason
+    assert report.plan.prompt_tokens is not None
+    assert report.plan.lower_bound_tokens is None
+    assert any("no figures: the server does not tell its block size" in note for note in report.notes)
+
+
+def test_with_it_there_are_figures_and_the_report_says_whose_word_they_rest_on() -> None:
+    with silent_engine("new") as engine:
+        report = warmed(engine, block_tokens=16)
+    (found,) = report.replicas
+    assert report.verdict is Verdict.PASS, report.reason
+    assert (found.hit_rate_after, found.over_lower_bound, found.foreign_tokens) == (1.0, 1.0, 0)
+    assert report.plan.stated_block_tokens == 16
+    assert "blocks of 16 tokens are what --block-tokens states; the server does not tell its own" in report.notes
+
+
+@pytest.mark.parametrize("stated", [32, 48, 24])
+def test_a_size_that_is_wrong_makes_nothing_dirty(stated: int) -> None:
+    with silent_engine("new") as engine:
+        report = warmed(engine, block_tokens=stated)
+    assert report.verdict is not Verdict.PASS
+    assert not report.replicas[0].foreign_tokens, report.reason
+    assert report.replicas[0].unattributed is Unattributed.OTHER_BLOCK
+
+
+def test_what_another_release_left_is_dirty_by_a_stated_block_too() -> None:
+    for stated in (16, 48):
+        with silent_engine("old") as engine:
+            serve_users(engine)
+            engine.reload("new")
+            report = warmed(engine, block_tokens=stated)
+        assert report.verdict is Verdict.FAIL, (stated, report.reason)
+
+
+def test_an_engine_that_tells_another_block_is_believed() -> None:
+    with ScriptedEngine(release="new") as engine:
+        with pytest.raises(UsageError, match=r"--block-tokens 32: a hit of .* is a multiple of 16 tokens") as told:
+            warmed(engine, block_tokens=32)
+        assert "leave --block-tokens out" in str(told.value.hint)
+        assert not engine.generations()
+        assert warmed(engine, block_tokens=16).plan.stated_block_tokens is None, "it tells the same"
