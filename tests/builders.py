@@ -35,7 +35,6 @@ from kvrelease.release.runtime_change import RuntimeChange, RuntimeField, Runtim
 from kvrelease.release.sampling import detection_bound
 from kvrelease.release.text_changes import TemplateChange, ValueChange
 from kvrelease.release.tokenizer_change import ProbeChange, TokenizerChange, TokenSample, VocabularyChange
-from kvrelease.selection.budget import Budget
 from kvrelease.selection.cutting import Unit
 from kvrelease.selection.evaluate import Traffic
 from kvrelease.selection.result import CurvePoint, SelectedPrompt, Selection
@@ -47,6 +46,7 @@ from kvrelease.verify.exposure import ExposureResult, SpaceVerdict
 from kvrelease.verify.judge import Claim, PowerResult, StaleShare, VerifyReport
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.record import EngineRef, Record, RecordedObservation
+from kvrelease.workload.budget import Budget
 from kvrelease.workload.check import PromptsReport, SharedPrefix
 from kvrelease.workload.log_report import LoggedFinding, LoggedKeySpace, LoggedTokens, LogReport, Opening
 from kvrelease.workload.logs.log_format import LogFormat

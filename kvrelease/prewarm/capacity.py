@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import msgspec
 
+from kvrelease.workload.budget import Budget
+from kvrelease.workload.coverage import Forest, by_return, choose
 from kvrelease.workload.prefix_tree import PrefixTree
 
 # vLLM never hands out the first of its blocks (the null block), and counts it among those it has.
@@ -21,11 +22,13 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
         senders: ids in the order of what each saves for what it costs: one for every branch that is kept.
         dropped: prompts that are not resident in whole afterwards, least valuable first.
         share: of all tokens of traffic, those it saves when the kept blocks are resident, 0 to 1.
+        proved_share: what the kept blocks save, by what no choice that fits can save more than, 0 to 1.
     """
 
     senders: tuple[str, ...]
     dropped: tuple[str, ...]
     share: float
+    proved_share: float
 
 
 def head_room_blocks(*, block_tokens: int, in_flight: int, control_tokens: int) -> int:
@@ -49,7 +52,7 @@ def keep(tree: PrefixTree, *, weights: Mapping[str, float], room_blocks: int | N
     """The most valuable prompts that fit.
 
     A block is worth the weight of the traffic that goes through it. Choosing whole ways through the tree is a knapsack;
-    it is filled by value per block of what a prompt would add, and again by value alone, and the better one is taken.
+    see `workload.coverage.choose`.
 
     Args:
         tree: of the whole prompt set.
@@ -57,14 +60,17 @@ def keep(tree: PrefixTree, *, weights: Mapping[str, float], room_blocks: int | N
         room_blocks: for blocks of prompts; None where nothing tells a limit.
     """
     worth = _Worth(tree, weights)
-    candidates = tree.senders() if room_blocks is None else _ends(tree)
+    names = sorted(tree.order)
+    forest = _forest(tree, weights, numbers={prompt_id: number for number, prompt_id in enumerate(names)})
+    proved = 1.0
     if room_blocks is None:
-        chosen = frozenset(candidates)
+        leaves = [segment.index for segment in tree.leaves]
+    elif room_blocks == 0:
+        leaves = []
     else:
-        by_density = worth.fill(candidates, room_blocks=room_blocks, per_block=True)
-        by_value = worth.fill(candidates, room_blocks=room_blocks, per_block=False)
-        chosen = max(by_density, by_value, key=worth.of)
-    senders = worth.ordered(_without_covered(tree, chosen))
+        choice = choose(forest, Budget(blocks=room_blocks))
+        leaves, proved = [one.leaf for one in choice.chosen], choice.proved_share
+    senders = tuple(names[forest.prompts[leaf]] for leaf in by_return(forest, _without_covered(forest, leaves)))
     resident = tree.covered(senders)
     ends = {prompt_id: tree.branches[prompt_id].segment for prompt_id in tree.order}
     left_out = [prompt_id for prompt_id, end in ends.items() if end is not None and end not in resident]
@@ -72,6 +78,7 @@ def keep(tree: PrefixTree, *, weights: Mapping[str, float], room_blocks: int | N
         senders=senders,
         dropped=tuple(sorted(left_out, key=lambda prompt_id: (worth.way(prompt_id), prompt_id))),
         share=worth.share(senders),
+        proved_share=proved,
     )
 
 
@@ -92,10 +99,7 @@ class _Worth:
     def __init__(self, tree: PrefixTree, weights: Mapping[str, float]) -> None:
         self._tree = tree
         self._traffic = sum(weights[prompt_id] * tree.branches[prompt_id].tokens for prompt_id in tree.order)
-        # Prompts through a segment are a range of the tree's order: sums over all of them by prefix sums.
-        sums = [0.0]
-        for prompt_id in tree.order:
-            sums.append(sums[-1] + weights[prompt_id])
+        sums = _sums(tree, weights)
         self._saved = [segment.tokens * (sums[segment.last] - sums[segment.first]) for segment in tree.segments]
 
     def way(self, prompt_id: str) -> float:
@@ -110,98 +114,44 @@ class _Worth:
         """The same, of all tokens of traffic."""
         return self.of(prompt_ids) / self._traffic if self._traffic else 0.0
 
-    def fill(self, candidates: Sequence[str], *, room_blocks: int, per_block: bool) -> frozenset[str]:
-        """The candidates that are taken, best first, as long as what each adds still fits."""
-        chosen: list[str] = []
-        resident: set[int] = set()
-        for prompt_id, added, tail_blocks in self._best_first(candidates, resident, per_block=per_block):
-            cost = sum(self._tree.segments[index].tokens for index in added) // self._tree.block_tokens + tail_blocks
-            if cost <= room_blocks:
-                room_blocks -= cost
-                resident.update(added)
-                chosen.append(prompt_id)
-        return frozenset(chosen)
 
-    def ordered(self, prompt_ids: Collection[str]) -> tuple[str, ...]:
-        """The prompts by what each adds for each token that it costs: a run that is cut short then loses the least."""
-        resident: set[int] = set()
-        order = []
-        for prompt_id, added, _ in self._best_first(sorted(prompt_ids), resident, per_block=True):
-            resident.update(added)
-            order.append(prompt_id)
-        return tuple(order)
-
-    def _best_first(self, candidates: Sequence[str], resident: set[int], *, per_block: bool) -> _BestFirst:
-        return _BestFirst(self._tree, self._saved, candidates, resident, per_block=per_block)
-
-
-class _BestFirst:
-    """Iterates over candidates, best first, by what each would add to what is resident by then.
-
-    What a prompt adds for each block only falls while others are taken (the blocks it shares are the best ones), so an
-    entry of the heap that is still best after it was reckoned anew is the best of all.
-    """
-
-    def __init__(
-        self,
-        tree: PrefixTree,
-        saved: Sequence[float],
-        candidates: Sequence[str],
-        resident: set[int],
-        *,
-        per_block: bool,
-    ) -> None:
-        self._tree, self._saved, self._resident, self._per_block = tree, saved, resident, per_block
-        self._heap = [(-self._score(prompt_id)[0], prompt_id) for prompt_id in candidates]
-        heapq.heapify(self._heap)
-
-    def __iter__(self) -> _BestFirst:
-        return self
-
-    def __next__(self) -> tuple[str, tuple[int, ...], int]:
-        """Id, segments that it adds, and blocks of its end that stay in the cache and are nobody's prefix."""
-        while self._heap:
-            _, prompt_id = heapq.heappop(self._heap)
-            score, added = self._score(prompt_id)
-            if self._heap and (-score, prompt_id) > self._heap[0]:
-                heapq.heappush(self._heap, (-score, prompt_id))
-                continue
-            return prompt_id, added, _tail_blocks(self._tree, prompt_id)
-        raise StopIteration
-
-    def _score(self, prompt_id: str) -> tuple[float, tuple[int, ...]]:
-        added = []
-        index = self._tree.branches[prompt_id].segment
-        while index is not None and index not in self._resident:
-            added.append(index)
-            index = self._tree.segments[index].parent
-        value = sum(self._saved[index] for index in added)
-        if not self._per_block:
-            return value, tuple(added)
-        branch = self._tree.branches[prompt_id]
-        tokens = sum(self._tree.segments[index].tokens for index in added) + branch.tail_tokens
-        return value / tokens if tokens else 0.0, tuple(added)
+def _forest(tree: PrefixTree, weights: Mapping[str, float], *, numbers: Mapping[str, int]) -> Forest:
+    """The segments of a tree, each with the shortest prompt that goes through it, by its number."""
+    block = tree.block_tokens
+    sums = _sums(tree, weights)
+    best: list[tuple[int, int]] = [(0, -1)] * len(tree.segments)
+    for prompt_id, branch in tree.branches.items():
+        if branch.segment is not None:
+            own = (branch.tokens, numbers[prompt_id])
+            best[branch.segment] = own if best[branch.segment][1] < 0 else min(best[branch.segment], own)
+    for segment in reversed(tree.segments):
+        if segment.parent is not None:
+            before = best[segment.parent]
+            best[segment.parent] = best[segment.index] if before[1] < 0 else min(before, best[segment.index])
+    return Forest(
+        block=block,
+        parents=[-1 if segment.parent is None else segment.parent for segment in tree.segments],
+        values=[sums[segment.last] - sums[segment.first] for segment in tree.segments],
+        prompts=[number for _, number in best],
+        lengths=[length for length, _ in best],
+        sizes=[segment.tokens // block for segment in tree.segments],
+    )
 
 
-def _tail_blocks(tree: PrefixTree, prompt_id: str) -> int:
-    """1 where a prompt of whole blocks leaves its last one in the cache, which no repeat of it can use."""
-    return int(tree.branches[prompt_id].tail_tokens == tree.block_tokens)
+def _sums(tree: PrefixTree, weights: Mapping[str, float]) -> list[float]:
+    """[prompts + 1] weights added up in the tree's order: prompts through a segment are a range of it."""
+    sums = [0.0]
+    for prompt_id in tree.order:
+        sums.append(sums[-1] + weights[prompt_id])
+    return sums
 
 
-def _ends(tree: PrefixTree) -> tuple[str, ...]:
-    """One prompt for every segment in which one ends, a leaf or not: the one with the shortest tail."""
-    best: dict[int, str] = {}
-    for prompt_id in sorted(tree.order):
-        end = tree.branches[prompt_id].segment
-        if end is None:
-            continue
-        kept = best.setdefault(end, prompt_id)
-        if tree.branches[prompt_id].tail_tokens < tree.branches[kept].tail_tokens:
-            best[end] = prompt_id
-    return tuple(best.values())
-
-
-def _without_covered(tree: PrefixTree, chosen: frozenset[str]) -> tuple[str, ...]:
-    """The chosen, without those whose whole way another of them goes as well."""
-    parents = {tree.segments[index].parent for index in tree.covered(chosen)}
-    return tuple(sorted(prompt_id for prompt_id in chosen if tree.branches[prompt_id].segment not in parents))
+def _without_covered(forest: Forest, leaves: Collection[int]) -> list[int]:
+    """The leaves, without those on the way of another one."""
+    on_a_way: set[int] = set()
+    for leaf in leaves:
+        index = forest.parents[leaf]
+        while index >= 0 and index not in on_a_way:
+            on_a_way.add(index)
+            index = forest.parents[index]
+    return [leaf for leaf in leaves if leaf not in on_a_way]

@@ -50,6 +50,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         head_room_blocks: of these, what has to stay free for requests in flight and the control.
         expected_hit_rate: of all prompt tokens of the set's traffic, those that hit afterwards; with slots, what
             stays in them; None likewise.
+        proved_share: of what the best choice that fits would save, what this one saves at least, 0 to 1; None likewise.
         dropped: prompts left out for capacity, least valuable first; they do not make the run incomplete.
         uncacheable: prompts shorter than one block: nothing of them can be cached.
         order: ids to send; of those that compute no block that is just being computed, the first is sent first.
@@ -75,6 +76,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     blocks_available: int | None
     head_room_blocks: int = 0
     expected_hit_rate: float | None = None
+    proved_share: float | None = None
     dropped: tuple[str, ...] = ()
     uncacheable: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
@@ -141,7 +143,7 @@ def make_plan(
         else head_room_blocks(block_tokens=tree.block_tokens, in_flight=in_flight, control_tokens=control_tokens)
     )
     kept = keep(tree, weights=weights, room_blocks=None if available is None else max(available - reserved, 0))
-    return _plan(
+    plan = _plan(
         tree,
         order=kept.senders,
         available=available,
@@ -150,6 +152,7 @@ def make_plan(
         dropped=kept.dropped,
         key_spaces=key_spaces,
     )
+    return msgspec.structs.replace(plan, proved_share=kept.proved_share)
 
 
 def plan_for_slots(

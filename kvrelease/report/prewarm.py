@@ -153,12 +153,18 @@ def _key_spaces(costs: Sequence[KeySpaceCost]) -> list[Block]:
 def _left_out(plan: Plan) -> list[str]:
     notes = []
     if plan.dropped:
-        notes.append(f"left out for capacity: {_listed(plan.dropped)}")
+        notes.append(f"left out for capacity: {_listed(plan.dropped)}{_proved(plan)}")
     if plan.without_slot:
         notes.append(f"sent, and without a slot to stay in: {_listed(plan.without_slot)}")
     if plan.uncacheable:
         notes.append(f"shorter than a block, cannot be cached: {_listed(plan.uncacheable)}")
     return notes
+
+
+def _proved(plan: Plan) -> str:
+    if plan.proved_share is None:
+        return ""
+    return f"; what is kept saves at least {share(plan.proved_share)} of what any choice that fits could"
 
 
 def _skipped(one: ReplicaResult | ReplicaPlan) -> list[str]:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kvrelease.selection.budget import Budget
-from kvrelease.selection.coverage import Choice, Forest, choose
 from kvrelease.selection.sketch import Block, PrefixSketch, sample_of
+from kvrelease.workload.budget import Budget
+from kvrelease.workload.coverage import Choice, Forest, choose
 from kvrelease.workload.entry import MAX_WEIGHT
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from kvrelease.artifacts import Artifact
-from kvrelease.selection.budget import Budget
 from kvrelease.selection.cutting import Unit
 from kvrelease.selection.evaluate import Traffic
 from kvrelease.selection.split import SplitBy
+from kvrelease.workload.budget import Budget
 
 
 class SelectedPrompt(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,6 @@ from itertools import islice
 import msgspec
 
 from kvrelease.errors import InputError, TrafficLogError
-from kvrelease.selection.budget import Budget
 from kvrelease.selection.chosen_set import ChosenSet, choose_set, fit_to_read
 from kvrelease.selection.cutting import Cutter, Encode, Unit, cutter_for
 from kvrelease.selection.evaluate import Score, Sums
@@ -21,6 +20,7 @@ from kvrelease.selection.result import CurvePoint, SelectedPrompt, Selection
 from kvrelease.selection.served_names import served_name_warning
 from kvrelease.selection.sketch import DEFAULT_MAX_BLOCKS, PrefixSketch
 from kvrelease.selection.split import Split, SplitBy, split_by
+from kvrelease.workload.budget import Budget
 from kvrelease.workload.entry import DistinctIds
 from kvrelease.workload.key_space import key_space
 from kvrelease.workload.logged import LoggedRequest

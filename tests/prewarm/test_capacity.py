@@ -48,6 +48,7 @@ def test_what_is_kept_is_nearly_the_best_that_fits() -> None:
             assert kept.share == pytest.approx(saved / traffic)
             optimum = best(tree, weights, room_blocks=room_blocks)
             shares.append(saved / optimum if optimum else 1.0)
+            assert kept.proved_share <= shares[-1] + 1e-9, "no more is proved than is so"
     assert len(shares) > 150
     assert sum(shares) / len(shares) > 0.98
     assert min(shares) >= 0.5

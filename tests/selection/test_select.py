@@ -8,12 +8,12 @@ import pytest
 
 from kvrelease.artifacts import from_json, to_json
 from kvrelease.errors import TrafficLogError
-from kvrelease.selection.budget import Budget
 from kvrelease.selection.cutting import Unit
 from kvrelease.selection.result import Selection
 from kvrelease.selection.select import Selected, select
 from kvrelease.selection.split import SplitBy
 from kvrelease.workload.body import whole_text
+from kvrelease.workload.budget import Budget
 from kvrelease.workload.logged import LoggedRequest
 from tests.selection.builders import chat, desk_log, opened, trace, words
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from kvrelease.selection.budget import Budget
 from kvrelease.selection.select import select
 from kvrelease.selection.set_file import set_lines
+from kvrelease.workload.budget import Budget
 from kvrelease.workload.loading import load_prompt_set
 from tests.selection.builders import chat, desk_log, opened
 

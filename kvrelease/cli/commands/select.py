@@ -171,10 +171,10 @@ def _select(
     dropped_models: frozenset[str],
     wants_set: bool,
 ) -> "Selected":
-    from kvrelease.selection.budget import Budget
     from kvrelease.selection.cutting import Unit
     from kvrelease.selection.encoding import encode_with
     from kvrelease.selection.select import cutter_of, select
+    from kvrelease.workload.budget import Budget
     from kvrelease.workload.release_tokenizer import ReleaseTokenizer
 
     requests, tokens, characters, blocks = limits

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from kvrelease.selection.budget import Budget, Spent
+from kvrelease.workload.budget import Budget, Spent
+
+# What one more prompt is worth: by the traffic times units that it adds, its length, and the blocks that it adds.
+_Score = Callable[[float, int, int], float]
 
 
 class Forest(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,10 +22,11 @@ class Forest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         block: size of a block, in the unit of lengths.
-        parents: [blocks] index of the block before each, smaller than its own; -1 at the start of prompts.
-        values: [blocks] traffic that comes back to each; no larger than its parent's.
-        prompts: [blocks] the shortest prompt through each; of blocks with the same one, the deepest stands for it.
-        lengths: [blocks] of that prompt.
+        parents: [nodes] index of the node before each, smaller than its own; -1 at the start of prompts.
+        values: [nodes] traffic that comes back to each of its blocks; no larger than its parent's.
+        prompts: [nodes] the shortest prompt through each; of nodes with the same one, the deepest stands for it.
+        lengths: [nodes] of that prompt.
+        sizes: [nodes] blocks of each, which the same prompts go through; None for one block each.
     """
 
     block: int
@@ -30,6 +34,7 @@ class Forest(msgspec.Struct, frozen=True, kw_only=True):
     values: Sequence[float]
     prompts: Sequence[int]
     lengths: Sequence[int]
+    sizes: Sequence[int] | None = None
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +42,7 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         prompt: as in `Forest.prompts`.
-        leaf: index of the last block that it covers.
+        leaf: index of the last node that it covers.
         length: of the prompt.
         new_blocks: that it adds to what was chosen before it, those counted by nobody else included.
         gain: traffic times units that it adds.
@@ -57,7 +62,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         chosen: in the order of choice, best first.
         value: sum of gains.
         limit: no choice within the budget is worth more.
-        ranks: [blocks] position in `chosen` of the first prompt that covers each; -1 for none.
+        ranks: [nodes] position in `chosen` of the first prompt that covers each; -1 for none.
     """
 
     chosen: tuple[Chosen, ...]
@@ -89,9 +94,9 @@ def choose(forest: Forest, budget: Budget) -> Choice:
         instance), and CELF, the lazy evaluation that is used here.
     """
     work = _Work(forest, budget)
-    best = work.greedy(per_cost=True)
+    best = work.greedy(lambda gain, length, blocks: gain / budget.share(length=length, blocks=blocks))
     if budget.length is not None or budget.blocks is not None:
-        by_gain = work.greedy(per_cost=False)
+        by_gain = work.greedy(lambda gain, _length, _blocks: gain)
         limit = min(best.limit, by_gain.limit)
         if budget.requests is not None:
             limit = min(limit, choose(forest, Budget(requests=budget.requests)).value)
@@ -99,32 +104,53 @@ def choose(forest: Forest, budget: Budget) -> Choice:
     return best
 
 
+def by_return(forest: Forest, leaves: Iterable[int]) -> tuple[int, ...]:
+    """Leaves in the order of what each adds for each unit that has to be computed for it, given those before it.
+
+    A run that is cut short then loses the least. Leaves that add nothing to those before them are left out.
+    """
+    block = forest.block
+    work = _Work(forest, Budget(), leaves=leaves)
+    choice = work.greedy(lambda gain, length, blocks: gain / (blocks * block + length % block))
+    return tuple(one.leaf for one in choice.chosen)
+
+
 class _Work:
     """What every greedy order needs of a forest."""
 
-    def __init__(self, forest: Forest, budget: Budget) -> None:
+    def __init__(self, forest: Forest, budget: Budget, *, leaves: Iterable[int] | None = None) -> None:
         self._forest = forest
         self._budget = budget
         count = len(forest.parents)
-        self._depths = [0] * count
-        self._sums = [0.0] * count  # value of a block and all before it, in traffic times units
+        self._depths = [0] * count  # in blocks
+        self._sums = [0.0] * count  # value of a node and all before it, in traffic times units
         deepest: dict[int, int] = {}
         for index, parent in enumerate(forest.parents):
-            self._depths[index] = 1 + (self._depths[parent] if parent >= 0 else 0)
-            self._sums[index] = forest.values[index] * forest.block + (self._sums[parent] if parent >= 0 else 0.0)
+            size = 1 if forest.sizes is None else forest.sizes[index]
+            worth = forest.values[index] * size * forest.block
+            self._depths[index] = size + (self._depths[parent] if parent >= 0 else 0)
+            self._sums[index] = worth + (self._sums[parent] if parent >= 0 else 0.0)
             prompt = forest.prompts[index]
             if prompt not in deepest or self._depths[index] > self._depths[deepest[prompt]]:
                 deepest[prompt] = index
-        self._leaves = list(deepest.values())
+        self._leaves = list(deepest.values() if leaves is None else leaves)
         # Blocks of the prompt behind its last one worth covering; nobody shares them.
         self._extra = [forest.lengths[leaf] // forest.block - self._depths[leaf] for leaf in range(count)]
 
-    def greedy(self, *, per_cost: bool) -> Choice:
+    def greedy(self, score_of: _Score) -> Choice:
+        """The leaves by their scores, given those before, as long as they add something and fit.
+
+        What a score falls to while others are taken is reckoned when the leaf comes up: one that is best all the same
+        is the best of all.
+        """
         forest, budget = self._forest, self._budget
         ranks = [-1] * len(forest.parents)
         spent = Spent()
         chosen: list[Chosen] = []
-        heap = [(-self._score(leaf, ranks, per_cost=per_cost), forest.prompts[leaf], leaf) for leaf in self._leaves]
+        heap = []
+        for leaf in self._leaves:
+            gain, new_blocks = self._added(leaf, ranks)
+            heap.append((-score_of(gain, forest.lengths[leaf], new_blocks), forest.prompts[leaf], leaf))
         heapq.heapify(heap)
         while heap:
             score, prompt, leaf = heap[0]
@@ -133,7 +159,7 @@ class _Work:
             if gain <= 0 or not spent.has_room(budget, length=length, blocks=new_blocks):
                 heapq.heappop(heap)  # what has no room now never will: what others add to its way they take from it
                 continue
-            now = -self._score(leaf, ranks, per_cost=per_cost)
+            now = -score_of(gain, length, new_blocks)
             if now > score:
                 heapq.heapreplace(heap, (now, prompt, leaf))
                 continue
@@ -151,29 +177,33 @@ class _Work:
 
     def _added(self, leaf: int, ranks: Sequence[int]) -> tuple[float, int]:
         """Gain and new blocks of a prompt, given what is covered."""
-        index, blocks = leaf, 0
+        index = leaf
         while index >= 0 and ranks[index] < 0:
             index = self._forest.parents[index]
-            blocks += 1
-        return self._sums[leaf] - (self._sums[index] if index >= 0 else 0.0), blocks + self._extra[leaf]
-
-    def _score(self, leaf: int, ranks: Sequence[int], *, per_cost: bool) -> float:
-        gain, blocks = self._added(leaf, ranks)
-        return gain / self._budget.share(length=self._forest.lengths[leaf], blocks=blocks) if per_cost else gain
+        covered, depth = (self._sums[index], self._depths[index]) if index >= 0 else (0.0, 0)
+        return self._sums[leaf] - covered, self._depths[leaf] - depth + self._extra[leaf]
 
     def _limit(self, value: float, ranks: Sequence[int]) -> float:
         """An upper bound of the value of any choice: of every limit given, as if it were the only one."""
         forest, budget = self._forest, self._budget
         if budget.length is None and budget.blocks is None:
             return value
-        worth = sorted(forest.values, reverse=True)
-        bounds = [math.fsum(worth) * forest.block]
+        bounds = [self._most_worth(None)]
         if budget.blocks is not None:
-            bounds.append(math.fsum(worth[: budget.blocks]) * forest.block)
+            bounds.append(self._most_worth(budget.blocks))
         if budget.length is not None:
             left = [(self._added(leaf, ranks)[0], forest.lengths[leaf]) for leaf in self._leaves]
             bounds.append(value + _fractional(left, budget.length))
         return min(bounds)
+
+    def _most_worth(self, blocks: int | None) -> float:
+        """The value of so many blocks, if any could be taken by themselves; of all of them for None."""
+        forest = self._forest
+        if forest.sizes is None:
+            worth = sorted(forest.values, reverse=True)
+            return math.fsum(worth[:blocks]) * forest.block
+        runs = [(value * size * forest.block, size) for value, size in zip(forest.values, forest.sizes, strict=True)]
+        return _fractional(runs, sum(forest.sizes) if blocks is None else blocks)
 
 
 def _fractional(items: Sequence[tuple[float, int]], room: int) -> float:

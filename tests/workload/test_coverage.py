@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from kvrelease.selection.budget import Budget
-from kvrelease.selection.coverage import Forest, choose
+from kvrelease.workload.budget import Budget
+from kvrelease.workload.coverage import Forest, by_return, choose
 
 HALF_OF_1_MINUS_1_E = (1 - 1 / math.e) / 2
 
@@ -174,6 +174,52 @@ def test_how_far_a_choice_can_be_from_the_best_is_told(
     assert choice.value == value
     assert choice.limit == pytest.approx(limit)
     assert choice.proved_share == pytest.approx(value / limit)
+
+
+@pytest.mark.parametrize("limits", [("blocks",), ("requests", "blocks"), ("length", "blocks")])
+def test_runs_of_blocks_are_chosen_from_as_their_blocks_are_one_by_one(limits: tuple[str, ...]) -> None:
+    for seed in range(100):
+        rng = random.Random(seed)
+        runs = random_forest(rng)
+        sizes = [rng.randint(1, 3) for _ in runs.parents]
+        parents, prompts, ends_of, behind = list[int](), list[int](), list[int](), list[int]()
+        values = list[float]()
+        for index, parent in enumerate(runs.parents):
+            behind.append(sizes[index] + (behind[parent] if parent >= 0 else 0))
+            for number in range(sizes[index]):
+                parents.append(len(parents) - 1 if number else (ends_of[parent] if parent >= 0 else -1))
+                values.append(runs.values[index])
+                prompts.append(runs.prompts[index])
+            ends_of.append(len(parents) - 1)
+        long = {prompt: 10 * behind[index] + runs.lengths[index] % 10 for index, prompt in enumerate(runs.prompts)}
+        lengths = [long[prompt] for prompt in prompts]
+        whole = Forest(block=10, parents=parents, values=values, prompts=prompts, lengths=lengths)
+        cut = Forest(
+            block=10,
+            parents=runs.parents,
+            values=runs.values,
+            prompts=runs.prompts,
+            lengths=[long[prompt] for prompt in runs.prompts],
+            sizes=sizes,
+        )
+        budget = Budget(
+            **{name: rng.randint(*{"requests": (1, 3), "length": (10, 90), "blocks": (1, 12)}[name]) for name in limits}
+        )
+        one, other = choose(whole, budget), choose(cut, budget)
+        assert [(made.prompt, made.new_blocks, made.gain) for made in one.chosen] == [
+            (made.prompt, made.new_blocks, made.gain) for made in other.chosen
+        ]
+        assert one.limit == pytest.approx(other.limit)
+
+
+def test_what_adds_most_for_what_it_computes_goes_first_and_nothing_goes_in_vain() -> None:
+    # A long prompt of much traffic, a short one of little, and one on the long one's way.
+    forest = Forest(
+        block=10, parents=[-1, 0, -1], values=[4.0, 3.0, 2.0], prompts=[0, 1, 2], lengths=[15, 99, 11], sizes=[1, 8, 1]
+    )
+    assert by_return(forest, [1, 2]) == (1, 2)
+    assert by_return(forest, [0, 1, 2]) == (1, 2), "the start adds nothing to the long one"
+    assert by_return(forest, [1, 1]) == (1,)
 
 
 def test_one_more_prompt_costs_the_largest_part_of_a_limit_that_it_uses() -> None:
