@@ -8,6 +8,7 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.config import Production
 from kvrelease.engines.base import EngineKind, Request, Route
 from kvrelease.errors import UsageError
+from kvrelease.ledger.records import is_namespace_text
 from kvrelease.workload.key_space import SALT_FIELDS
 from kvrelease.workload.prompt_set import Prompt, PromptKind
 
@@ -77,6 +78,18 @@ def refuse_own_salts(prompts: Iterable[Prompt], *, action: str) -> None:
             hint="leave prompts of tenants with salts out of this set, and say which salt users send under "
             "production.salt in kvrelease.yaml",
         )
+
+
+def stray_namespaces(body: JsonObject) -> tuple[str, ...]:
+    """Names of fields that hold a namespace, and are no salt of any engine: a salt that is misspelt, as a rule.
+
+    vLLM and SGLang accept unknown fields and ignore them, so that nobody is told.
+    """
+    return tuple(
+        name
+        for name, value in body.items()
+        if name not in SALT_FIELDS and isinstance(value, str) and is_namespace_text(value)
+    )
 
 
 def production_body(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 
 import msgspec
 
@@ -17,6 +18,14 @@ def namespace_text(kv_name: str, *, runtime: str, epoch: int) -> str:
     assert len(text) <= MAX_NAMESPACE_CHARS, text
     assert all(character in "abcdefghijklmnopqrstuvwxyz0123456789-" for character in text), text
     return text
+
+
+_NAMESPACE = re.compile(r"kv\d+-[a-z0-9]+-[a-z0-9]+-e\d+")
+
+
+def is_namespace_text(text: str) -> bool:
+    """Whether a text is what `namespace_text` makes, of whatever release."""
+    return len(text) <= MAX_NAMESPACE_CHARS and _NAMESPACE.fullmatch(text) is not None
 
 
 class NamespaceRecord(msgspec.Struct, frozen=True, kw_only=True):

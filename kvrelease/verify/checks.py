@@ -114,6 +114,13 @@ def _first_touch(replica: ReplicaEvidence, *, limits: Limits, space: str) -> tup
     return CheckVerdict.PASS, f"no foreign hit in {len(legs)} production legs ({space}, {cached} cached)"
 
 
+_MISS_CAUSES = (
+    "prefix caching is off",
+    "the block is larger than the prompt",
+    "a router sends the two to different replicas",
+)
+
+
 def check_control(replica: ReplicaEvidence) -> Check:
     """Can the cache hit at all?"""
 
@@ -134,8 +141,8 @@ def check_control(replica: ReplicaEvidence) -> Check:
     if not second.hits_mostly:
         return check(
             CheckVerdict.INCONCLUSIVE,
-            f"a unique prompt of {second.prompt_tokens} tokens, sent twice, did not hit: is prefix caching on, is the "
-            "block larger than the prompt, does a router send the two to different replicas?",
+            f"a unique prompt of {second.prompt_tokens} tokens, sent twice, did not hit. Likely causes: "
+            + "; ".join(replica.identity.capabilities.miss_causes or _MISS_CAUSES),
         )
     if second.witness is Witness.USAGE and control.counted_hits == 0:
         return check(
@@ -196,22 +203,40 @@ def binding_result(replica: ReplicaEvidence) -> BindingResult:
     )
 
 
-def check_binding(replica: ReplicaEvidence, *, namespace: str, production_salt: str | None) -> Check:
-    """Does production traffic land in the release's namespace, where it is said to?"""
+def check_binding(
+    replica: ReplicaEvidence, *, namespace: str, production_salt: str | None, stray_fields: tuple[str, ...] = ()
+) -> Check:
+    """Does production traffic land in the release's namespace, where it is said to?
+
+    Args:
+        replica: what it showed.
+        namespace: of the release.
+        production_salt: the key space that users use, None for unsalted.
+        stray_fields: of production's body, which hold a namespace where no engine looks for one.
+    """
     result = binding_result(replica)
-    claims = production_salt == namespace
+    claims = production_salt == namespace or bool(stray_fields)
     if result.bound:
         verdict, detail = CheckVerdict.PASS, result.proof
     elif claims and result.bound is None:
         verdict, detail = CheckVerdict.INCONCLUSIVE, result.proof
     elif claims:
         verdict = CheckVerdict.FAIL
-        detail = f"production is said to use {namespace}, but {result.proof}"
+        detail = f"production is said to use {namespace}, but {result.proof}{_misspelt(stray_fields)}"
     else:
         verdict = CheckVerdict.NOTE
         known = "not known" if result.bound is None else "not bound"
         detail = f"{known}: {result.proof}. Judged: the {space_name(production_salt)} key space, which users get"
     return Check(id=CheckId.BINDING, verdict=verdict, detail=detail, replica=replica.identity.url)
+
+
+def _misspelt(stray_fields: tuple[str, ...]) -> str:
+    if not stray_fields:
+        return ""
+    return (
+        f"; production's body has it as {', '.join(stray_fields)}, and no engine reads a key space from there: unknown "
+        "fields are accepted and ignored. vLLM reads cache_salt, SGLang extra_key or cache_salt"
+    )
 
 
 def check_consistency(

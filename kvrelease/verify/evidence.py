@@ -262,6 +262,7 @@ class Evidence(Artifact, frozen=True, kw_only=True, tag="kvrelease/evidence"):
         power: stale against clean, in process; empty when not computed.
         cost: of the run.
         faults: what ended parts of the run early, or left replicas unjudged.
+        stray_fields: fields of production's body that hold a namespace, though no engine reads a key space from them.
         interrupted: the run was cut short.
     """
 
@@ -276,4 +277,5 @@ class Evidence(Artifact, frozen=True, kw_only=True, tag="kvrelease/evidence"):
     power: tuple[PowerPair, ...] = ()
     cost: Cost
     faults: tuple[Fault, ...] = ()
+    stray_fields: tuple[str, ...] = ()
     interrupted: bool = False

@@ -26,7 +26,7 @@ from kvrelease.verify.checks import (
 from kvrelease.verify.claim import stale_interval
 from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict, judge_probes, widened
 from kvrelease.verify.evidence import Cost, Evidence, Isolation, ReplicaEvidence
-from kvrelease.verify.exposure import ExposureResult, check_exposure, exposure_results
+from kvrelease.verify.exposure import ExposureResult, SpaceVerdict, check_exposure, exposure_results
 from kvrelease.verify.identity import FOREIGN_BOUND_NATS, check_identity
 from kvrelease.verify.isolation import IsolationResult, check_bypass, check_flush, isolation_result
 from kvrelease.verify.noise import NoiseFloor, noise_floor
@@ -136,10 +136,15 @@ def judge(evidence: Evidence) -> VerifyReport:
         checks.append(check_replicas(verdicts, mixed=_mixed(judged), unjudged=[fault.shown for fault in unjudged]))
     bindings = [binding_result(replica) for replica in evidence.replicas]
     verdict = _overall(checks, evidence)
+    exposure = tuple(
+        result
+        for replica in evidence.replicas
+        for result in exposure_results(replica, floor=judged[replica.identity.url].floor)
+    )
     return VerifyReport(
         release=evidence.release,
         verdict=verdict,
-        reason=_reason(verdict, checks, evidence),
+        reason=_reason(verdict, checks, evidence, exposure=exposure),
         namespace=evidence.namespace,
         claim=Claim(
             confidence=evidence.limits.confidence,
@@ -149,11 +154,7 @@ def judge(evidence: Evidence) -> VerifyReport:
         ),
         checks=tuple(checks),
         binding=next((one for one in bindings if not one.bound), bindings[0] if bindings else _NO_BINDING),
-        exposure=tuple(
-            result
-            for replica in evidence.replicas
-            for result in exposure_results(replica, floor=judged[replica.identity.url].floor)
-        ),
+        exposure=exposure,
         probes=probes,
         stale=_stale_share(probes, evidence),
         noise_floor=floor,
@@ -186,7 +187,12 @@ def _judge_replica(replica: ReplicaEvidence, evidence: Evidence) -> _ReplicaJudg
         response_cache,
         check_first_touch(replica, limits=evidence.limits, key_space=evidence.production_salt),
         check_control(replica),
-        check_binding(replica, namespace=evidence.namespace, production_salt=evidence.production_salt),
+        check_binding(
+            replica,
+            namespace=evidence.namespace,
+            production_salt=evidence.production_salt,
+            stray_fields=evidence.stray_fields,
+        ),
         check_bypass(replica),
         check_consistency(probes, floor=floor, limits=evidence.limits, replica=url),
         check_degenerate(replica),
@@ -219,7 +225,7 @@ def _overall(checks: list[Check], evidence: Evidence) -> Verdict:
     return Verdict.PASS
 
 
-def _reason(verdict: Verdict, checks: list[Check], evidence: Evidence) -> str:
+def _reason(verdict: Verdict, checks: list[Check], evidence: Evidence, *, exposure: tuple[ExposureResult, ...]) -> str:
     decisive = {Verdict.FAIL: CheckVerdict.FAIL, Verdict.INCONCLUSIVE: CheckVerdict.INCONCLUSIVE}.get(verdict)
     names = ", ".join(dict.fromkeys(str(check.id) for check in checks if check.verdict is decisive))
     match verdict:
@@ -234,15 +240,17 @@ def _reason(verdict: Verdict, checks: list[Check], evidence: Evidence) -> str:
             return (
                 f"with confidence {limits.confidence:.0%}, fewer than {limits.stale_below:.0%} of requests meet a "
                 f"stale prefix in the {space_name(evidence.production_salt)} key space"
-            ) + _reservations(checks, evidence)
+            ) + _reservations(checks, evidence, exposure=exposure)
 
 
-def _reservations(checks: list[Check], evidence: Evidence) -> str:
+def _reservations(checks: list[Check], evidence: Evidence, *, exposure: tuple[ExposureResult, ...]) -> str:
     """What a pass leaves open, for the line that people read."""
     unproved = [str(check.id) for check in checks if check.verdict is CheckVerdict.NOTE and check.id in _PROVABLE]
     foreign = _foreign_tokens(evidence)
     parts = [f"{foreign} hit tokens are of unknown origin"] if foreign else []
     parts += [f"{name} unproven" for name in dict.fromkeys(unproved)]
+    stale = [space_name(one.key_space) for one in exposure if one.verdict is SpaceVerdict.STALE]
+    parts += [f"{space} requests would meet a stale prefix" for space in dict.fromkeys(stale)]
     return f" ({'; '.join(parts)})" if parts else ""
 
 

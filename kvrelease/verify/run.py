@@ -11,7 +11,7 @@ from kvrelease.artifacts import Fault, fault_of
 from kvrelease.binding.closing import Doubt, close_run, until_interrupted
 from kvrelease.binding.deployment import Deployment, Replica, prepare, prepare_all
 from kvrelease.binding.flushing import Flushing, require_flush
-from kvrelease.binding.production import refuse_own_salts
+from kvrelease.binding.production import refuse_own_salts, stray_namespaces
 from kvrelease.binding.unready import Unready, require_one_ready
 from kvrelease.engines.base import EngineClient, EngineIdentity, Observation
 from kvrelease.engines.local import stale_and_clean
@@ -143,6 +143,7 @@ async def observe(
             limits=limits,
             replicas=tuple(parts),
             power=tuple(in_process.power),
+            stray_fields=stray_namespaces(deployment.production.body),
             cost=_cost([*replicas, *((reference,) if reference else ())], seconds=time.monotonic() - started),
             faults=(*faults, *found),
             interrupted=is_cut_short,

@@ -24,7 +24,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http.server import ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
@@ -94,6 +94,9 @@ class ScriptedEngine:
         store: a shared dictionary, the tier below, which ignores salts (SGLang's does not); it survives `restart`,
             `reload` and flushes.
         adapters: names of adapters that SGLang lists.
+        loras: vLLM's adapters, from the served name to what was loaded under it: keys have the name only, and a store
+            below not even that.
+        window_tokens: of sliding windows: what lies further back is cached, and not read; None for full attention.
         slot_files: a shared dictionary for llama.cpp's slot save and restore.
         strength_nats: distance between releases.
         noise: whether every answer carries up to 0.02 nats of noise, different from run to run.
@@ -129,6 +132,8 @@ class ScriptedEngine:
         api_key: str | None = None,
         store: dict[str, str] | None = None,
         adapters: Sequence[str] = (),
+        loras: Mapping[str, str] | None = None,
+        window_tokens: int | None = None,
         slot_files: dict[str, tuple[list[int], list[str]]] | None = None,
         strength_nats: float = 0.5,
         noise: bool = False,
@@ -169,6 +174,8 @@ class ScriptedEngine:
         self.waiting = 0
         """What `vllm:num_requests_waiting` tells."""
         self.adapters = tuple(adapters)
+        self.loras = dict(loras or {})
+        self.window_tokens = window_tokens
         self.weight_versions = ["default"]  # SGLang's label; several when an answer is generated across a swap
         self.root = f"/models/{release}"  # what /v1/models claims; like vLLM's, a reload leaves it
         self.requests: list[Seen] = []
@@ -274,6 +281,9 @@ class ScriptedEngine:
     def generate(self, prompt: Sequence[int], body: Json) -> Generation:
         """Runs one request: reads the cache, computes the rest with the running release, and writes the cache."""
         salt = None if self.ignores_salt else self._salt(body)
+        running = self.release
+        if (lora := body.get("model")) in self.loras:
+            salt, running = f"{salt or ''}@{lora}", f"{running}+{self.loras[lora]}"
         bypasses = self._bypasses(body) and self.honours_bypass
         with self.lock:
             rank = getattr(self.routing, "rank", 0)
@@ -281,18 +291,19 @@ class ScriptedEngine:
             found = cache.read(prompt, salt=salt, bypasses=bypasses, slot=body.get("id_slot"))
             cached = len(found.provenance)
             tokens = list(prompt)
-            provenance = found.provenance + [self.release] * (len(prompt) - cached)
+            provenance = found.provenance + [running] * (len(prompt) - cached)
             words: list[str] = []
             tops: list[list[tuple[str, float]]] = []
             noise = f"run {len(self.cached_of)}" if self.has_noise else None
             wanted = int(body.get("max_completion_tokens") or body.get("max_tokens") or 16)
             # Both servers shorten a generation that would outgrow the context.
             for _ in range(min(wanted, self.context_tokens - len(prompt))):
-                top = ranked(tokens, provenance, running=self.release, strength_nats=self.strength_nats, noise=noise)
+                seen = provenance if self.window_tokens is None else provenance[-self.window_tokens :]
+                top = ranked(tokens, seen, running=running, strength_nats=self.strength_nats, noise=noise)
                 tops.append(top)
                 words.append(top[0][0])
                 tokens.append(word_id(top[0][0]))
-                provenance.append(self.release)
+                provenance.append(running)
             # The last generated token has no keys and values yet.
             cache.write(tokens[:-1], provenance[:-1], salt=salt)
             if not bypasses or self.kind is not EngineKind.VLLM:

@@ -99,7 +99,7 @@ class Handler(BaseHTTPRequestHandler):
     def _refused(self, path: str, body: Json) -> tuple[int, Json] | None:  # noqa: PLR0911 - one per rule
         engine = self.engine
         is_llama, is_sglang = engine.kind is EngineKind.LLAMACPP, engine.kind is EngineKind.SGLANG
-        if body.get("model") not in (None, engine.model) and not (is_llama or is_sglang):
+        if body.get("model") not in (None, engine.model, *engine.loras) and not (is_llama or is_sglang):
             return 404, _error(f"The model `{body['model']}` does not exist.", "NotFoundError", 404)
         longest = max(len(prompt) for prompt in engine.prompt_ids(path, body))
         if is_sglang:
@@ -241,7 +241,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.engine.kind is EngineKind.SGLANG:
             return common | {"model": body.get("model", "default")}  # an echo
         fingerprint = BUILD if is_llama else f"vllm-{VERSION}-00000000"
-        return common | {"model": self.engine.model, "system_fingerprint": fingerprint}
+        model = body["model"] if body.get("model") in self.engine.loras else self.engine.model
+        return common | {"model": model, "system_fingerprint": fingerprint}
 
     def _usage(self, made: list[Generation]) -> Json:
         prompt = sum(one.prompt_tokens for one in made)
@@ -326,7 +327,7 @@ class Handler(BaseHTTPRequestHandler):
                 self._json(200, {"status": "ok"})
             case "GET", "/v1/models", _:
                 is_sglang = engine.kind is EngineKind.SGLANG
-                models = scripted_sglang.model(engine) if is_sglang else [self._model()]
+                models = scripted_sglang.model(engine) if is_sglang else [self._model(), *self._loras()]
                 self._json(200, {"object": "list", "data": models})
             case "GET", "/metrics", EngineKind.SGLANG if engine.has_metrics:
                 self._send(200, scripted_sglang.metrics(engine).encode(), "text/plain; version=0.0.4")
@@ -354,6 +355,21 @@ class Handler(BaseHTTPRequestHandler):
                 return model | {"owned_by": "llamacpp", "aliases": [], "meta": meta}
             case _:
                 return model | {"owned_by": "somebody"}
+
+    def _loras(self) -> list[Json]:
+        """Adapters, as vLLM lists them beside the model that they change."""
+        parent = self.engine.model
+        return [
+            {
+                "id": name,
+                "object": "model",
+                "created": 1,
+                "owned_by": "vllm",
+                "root": f"/adapters/{name}",
+                "parent": parent,
+            }
+            for name in self.engine.loras
+        ]
 
     def _vllm(self, method: str, path: str, body: Json) -> None:
         engine = self.engine

@@ -104,6 +104,7 @@ def with_clients(
     do: Callable[[list[EngineClient]], Awaitable[T]],
     *,
     kind: EngineKind | None = None,
+    model: str | None = None,
     timeout_s: float = 5.0,
     max_retries: int = 4,
 ) -> T:
@@ -116,6 +117,7 @@ def with_clients(
                 client = await open_engine(
                     engine.url,
                     kind=kind or engine.kind,
+                    model=model,
                     timeout_s=timeout_s,
                     max_retries=max_retries,
                     backoff_s=0.001,
@@ -194,6 +196,7 @@ def observed(
     allows_flush: bool = False,
     before_flush: Callable[[Evidence], None] = keeps_nothing,
     progress: Progress = silent,
+    model: str | None = None,
     max_retries: int = 4,
 ) -> Observed:
     """What verify observes on these replicas."""
@@ -216,7 +219,7 @@ def observed(
             )
 
     every = [*engines, *([reference] if reference else [])]
-    return with_clients(every, main, max_retries=max_retries)
+    return with_clients(every, main, model=model, max_retries=max_retries)
 
 
 def verified(
@@ -228,6 +231,7 @@ def verified(
     reference: ScriptedEngine | None = None,
     max_probes: int | None = None,
     allows_flush: bool = False,
+    model: str | None = None,
     max_retries: int = 4,
 ) -> VerifyReport:
     """The report of the gate on these replicas, written to the ledger."""
@@ -241,6 +245,7 @@ def verified(
             reference=reference,
             max_probes=max_probes,
             allows_flush=allows_flush,
+            model=model,
             max_retries=max_retries,
         )
         report, _ = conclude(found, deployment=deployed or deployment(), ledger=store)

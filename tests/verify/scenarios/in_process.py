@@ -11,6 +11,7 @@ from kvrelease.binding.production import production_request
 from kvrelease.config import Production
 from kvrelease.engines.base import EngineKind, Request
 from kvrelease.engines.block_cache import TOKENS_ONLY, BlockCache, KeyScheme
+from kvrelease.engines.kernel_noise import KernelNoise
 from kvrelease.engines.local import LocalEngine, open_local
 from kvrelease.ledger.store import Ledger
 from kvrelease.verify.evidence import Limits
@@ -70,9 +71,10 @@ class Releases:
         cache: BlockCache | None = None,
         key_scheme: KeyScheme = TOKENS_ONLY,
         directory: Path | None = None,
+        noise: KernelNoise | None = None,
     ) -> LocalEngine:
         """An engine that has just been started."""
-        return self._loaded[name].replica(cache=cache, key_scheme=key_scheme, directory=directory)
+        return self._loaded[name].replica(cache=cache, key_scheme=key_scheme, directory=directory, noise=noise)
 
 
 def request(prompt: Prompt, *, salt: str | None = None) -> Request:

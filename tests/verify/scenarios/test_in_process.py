@@ -16,6 +16,7 @@ import pytest
 from kvrelease.artifacts import Verdict
 from kvrelease.engines.block_cache import TOKENS_ONLY, BlockCache, KeyScheme
 from kvrelease.engines.block_files import BlockFiles
+from kvrelease.engines.kernel_noise import KernelNoise
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.verify.checks import CheckId
 from kvrelease.verify.consistency import ProbeVerdict
@@ -100,7 +101,8 @@ def test_a_rollback_finds_its_own_entries_current_and_the_new_release_s_foreign(
     verdicts = {probe.id: probe.verdict for probe in stale.probes}
     assert {verdicts[prompt.id] for prompt in RETURNS} == {ProbeVerdict.CLEAN}
     assert ProbeVerdict.STALE in {verdicts[prompt.id] for prompt in BILLING}
-    assert "prefixes: billing. " in says(stale, CheckId.CONSISTENCY)
+    assert "prefixes: billing" in says(stale, CheckId.CONSISTENCY)
+    assert "returns" not in says(stale, CheckId.CONSISTENCY)
 
     salts: dict[str, str | None] = {name: namespace_of(name) for name in ("old", "new")}
     rolled_back(tmp_path / "b", salts=salts)
@@ -123,7 +125,8 @@ def test_a_late_write_of_an_old_replica_after_the_purge(releases: Releases) -> N
 
     stale = gate(releases.replica("new", cache=after_purge(old_writes_late=True)))
     assert_fails(stale, CheckId.CONSISTENCY)
-    assert "prefixes: billing. Stop traffic to this replica" in says(stale, CheckId.CONSISTENCY)
+    assert "prefixes: billing" in says(stale, CheckId.CONSISTENCY)
+    assert "returns" not in says(stale, CheckId.CONSISTENCY)
     assert_passes(gate(releases.replica("new", cache=after_purge(old_writes_late=False))))
 
 
@@ -220,9 +223,24 @@ def test_a_store_that_ignores_salts(releases: Releases) -> None:
 
     stale = salted(served_before="old")
     assert_fails(stale, CheckId.BINDING, CheckId.CONSISTENCY)
-    assert "hit 64 tokens: the engine ignores the salt" in says(stale, CheckId.BINDING)
-    assert "reference legs by bypass: 0 foreign tokens in 6 legs (after: fresh-salt" in says(stale, CheckId.BYPASS)
+    assert "ignores the salt" in says(stale, CheckId.BINDING)
+    assert "reference legs by bypass" in says(stale, CheckId.BYPASS)
     # Nothing stale is there, and the next release would find it all the same: production is said to be bound.
     clean = salted(served_before="new")
     assert_fails(clean, CheckId.BINDING)
     assert says(clean, CheckId.CONSISTENCY).startswith("pass")
+
+
+def test_kernel_noise_of_a_bounded_size(releases: Releases) -> None:
+    def after_traffic(*, of: str, noise: KernelNoise) -> VerifyReport:
+        store = BlockCache()
+        serve(releases.replica(of, cache=store, noise=noise))
+        return gate(releases.replica("new", cache=store, noise=noise))
+
+    # What a prefill in another batch leaves in an entry, and what each pass adds, as docs/statistics.md measured them.
+    noise = KernelNoise(written=0.002, read=0.001, seed=7)
+    clean = after_traffic(of="new", noise=noise)
+    assert clean.verdict is not Verdict.FAIL
+    assert says(clean, CheckId.CONSISTENCY).startswith("pass")
+    assert 1e-4 < (clean.noise_floor.max or 0.0) < 0.02
+    assert_fails(after_traffic(of="old", noise=noise), CheckId.CONSISTENCY)

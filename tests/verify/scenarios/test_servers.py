@@ -1,0 +1,170 @@
+"""Scenarios on scripted servers over sockets: what vLLM and llama.cpp do that the in-process engine does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from kvrelease.binding.deployment import Deployment
+from kvrelease.config import Production
+from kvrelease.engines.base import EngineKind
+from kvrelease.ledger.store import IN_MEMORY, Ledger
+from kvrelease.verify.checks import CheckId
+from kvrelease.verify.evidence import Limits
+from kvrelease.verify.exposure import SpaceVerdict
+from kvrelease.verify.judge import VerifyReport
+from tests.engines.scripted import Generation, ScriptedEngine
+from tests.verify.deployments import deployment, prompts, serve_users, verified, warmed
+from tests.verify.scenarios.verdicts import assert_fails, assert_open, assert_passes, says
+
+# Four clean probes prove less than 53 %.
+LIMITS = Limits(stale_below=0.53)
+DESK = prompts(per_desk=4, desks=("returns",), words=30)
+UNSALTED = deployment(prompt_set=DESK)
+SALTED = deployment(salt="release", prompt_set=DESK)
+NAMESPACE = SALTED.namespace
+
+
+@pytest.fixture
+def ledger() -> Iterator[Ledger]:
+    with Ledger(IN_MEMORY) as store:
+        yield store
+
+
+def with_body(deployed: Deployment, **fields: str) -> Deployment:
+    """The same, where production's requests carry these fields too."""
+    return msgspec.structs.replace(deployed, production=Production(body=dict(fields)))
+
+
+def test_an_in_place_reload() -> None:
+    with ScriptedEngine(release="old") as engine:
+        serve_users(engine, prompt_set=DESK)
+        engine.reload("new")
+        stale = verified(engine, deployed=UNSALTED, limits=LIMITS)
+        assert_fails(stale, CheckId.CONSISTENCY)
+        assert "prefixes: returns" in says(stale, CheckId.CONSISTENCY)
+        # The label keeps the old path after a reload; it is printed, and decides nothing.
+        assert "labels (hints only): owned_by=vllm, root=/models/old" in says(stale, CheckId.IDENTITY)
+    with ScriptedEngine(release="old") as engine:
+        serve_users(engine, prompt_set=DESK)
+        engine.reload("new", reset=True)
+        assert_passes(verified(engine, deployed=UNSALTED, limits=LIMITS))
+
+
+def test_a_slot_restore() -> None:
+    def restored(*, saved_by: str) -> ScriptedEngine:
+        files: dict[str, tuple[list[int], list[str]]] = {}
+        with ScriptedEngine(EngineKind.LLAMACPP, release=saved_by, slot_files=files) as before:
+            serve_users(before, prompt_set=DESK)
+            httpx.post(f"{before.url}/slots/0?action=save", json={"filename": "s"})
+        return ScriptedEngine(EngineKind.LLAMACPP, release="new", slot_files=files)
+
+    with restored(saved_by="old") as engine:
+        httpx.post(f"{engine.url}/slots/0?action=restore", json={"filename": "s"})
+        stale = verified(engine, deployed=UNSALTED, limits=LIMITS)
+        assert_fails(stale, CheckId.FIRST_TOUCH, CheckId.CONSISTENCY)
+        assert "in a process that no request had reached before" in says(stale, CheckId.FIRST_TOUCH)
+        assert "llamacpp has no salt: within one process its keys are tokens only" in says(stale, CheckId.BINDING)
+    with restored(saved_by="new") as engine:
+        assert_passes(verified(engine, deployed=UNSALTED, limits=LIMITS))
+
+
+def test_an_adapter_replaced_under_the_same_name() -> None:
+    """vLLM's keys have the adapter's name: another content under it reads what the one before left."""
+
+    def asked(model: str) -> VerifyReport:
+        return verified(engine, deployed=UNSALTED, limits=LIMITS, model=model)
+
+    with ScriptedEngine(release="new", loras={"support": "support-1"}) as engine:
+        assert_passes(asked("support"))  # by a ledger that is thrown away: these are its users
+        engine.loras["support"] = "support-2"
+        stale = asked("support")
+        assert_fails(stale, CheckId.CONSISTENCY)
+        assert "answer from KV that this release did not make" in says(stale, CheckId.CONSISTENCY)
+        engine.loras["support-2"] = engine.loras.pop("support")
+        assert_passes(asked("support-2"))
+
+
+def test_a_salt_that_the_server_ignores() -> None:
+    with ScriptedEngine(release="old", ignores_salt=True) as engine:
+        serve_users(engine, prompt_set=DESK)
+        engine.reload("new")
+        stale = verified(engine, deployed=SALTED, limits=LIMITS)
+        assert_fails(stale, CheckId.BINDING, CheckId.CONSISTENCY)
+        assert "ignores the salt" in says(stale, CheckId.BINDING)
+        assert "reference legs by bypass" in says(stale, CheckId.BYPASS)
+    with ScriptedEngine(release="old") as engine:
+        serve_users(engine, prompt_set=DESK)
+        engine.reload("new")
+        assert_passes(verified(engine, deployed=SALTED, limits=LIMITS))
+
+
+def test_a_salt_that_is_misspelt() -> None:
+    """vLLM accepts unknown fields, so that whoever sends `cache_slat` is told nothing, and bound to nothing."""
+    misspelt = with_body(UNSALTED, cache_slat=NAMESPACE)
+    with ScriptedEngine(release="old") as engine:
+        serve_users(engine, prompt_set=DESK)
+        engine.reload("new")
+        stale = verified(engine, deployed=misspelt, limits=LIMITS)
+        assert_fails(stale, CheckId.BINDING, CheckId.CONSISTENCY)
+        found = says(stale, CheckId.BINDING)
+        assert f"production is said to use {NAMESPACE}" in found
+        assert "production's body has it as cache_slat, and no engine reads a key space from there" in found
+        assert "cache_salt" in found
+        assert_passes(verified(engine, deployed=SALTED, limits=LIMITS))
+    with ScriptedEngine(release="new") as engine:
+        clean = verified(engine, deployed=misspelt, limits=LIMITS)
+        assert_fails(clean, CheckId.BINDING)
+        assert says(clean, CheckId.CONSISTENCY).startswith("pass")
+
+
+def test_clients_that_are_half_bound(ledger: Ledger) -> None:
+    """Half of the clients send the namespace, half of them nothing: both halves are asked for, by `--namespace`."""
+    with ScriptedEngine(release="old") as engine:
+        serve_users(engine, prompt_set=DESK)
+        engine.reload("new")
+        warmed(engine, deployed=SALTED, ledger=ledger)
+        bound = verified(engine, deployed=SALTED, limits=LIMITS, ledger=ledger)
+        assert_passes(bound)
+        assert "unsalted requests would meet a stale prefix" in bound.reason
+        assert "Clients that still send there get another release's KV" in says(bound, CheckId.EXPOSURE)
+        unbound = verified(engine, deployed=UNSALTED, limits=LIMITS, ledger=ledger)
+        assert_fails(unbound, CheckId.CONSISTENCY)
+        assert "the release's own namespace, which would be clean" in says(unbound, CheckId.EXPOSURE)
+    with ScriptedEngine(release="new") as engine:
+        clean = verified(engine, deployed=SALTED, limits=LIMITS)
+        assert_passes(clean)
+        assert "would meet" not in clean.reason
+        assert {one.verdict for one in clean.exposure} == {SpaceVerdict.COLD}
+
+
+def test_a_sliding_window() -> None:
+    """What lies behind the window is cached and not read any more: stale entries show where they lie in it."""
+    with ScriptedEngine(release="old", window_tokens=30) as engine:
+        serve_users(engine, prompt_set=DESK)
+        engine.reload("new")
+        stale = verified(engine, deployed=UNSALTED, limits=LIMITS)
+        assert_fails(stale, CheckId.CONSISTENCY)
+    with ScriptedEngine(release="new", window_tokens=30) as engine:
+        assert_passes(verified(engine, deployed=UNSALTED, limits=LIMITS))
+
+
+def test_a_sliding_window_whose_server_discards_prompts() -> None:
+    """llama.cpp without --swa-full computes every prompt again: nothing stale can be hit, and nothing can be proved."""
+    with NeverHits(EngineKind.LLAMACPP, release="new") as engine:
+        report = verified(engine, deployed=UNSALTED, limits=LIMITS)
+        assert_open(report, CheckId.CONTROL)
+        assert "did not hit. Likely causes: " in says(report, CheckId.CONTROL)
+        assert "--swa-full" in says(report, CheckId.CONTROL)
+
+
+class NeverHits(ScriptedEngine):
+    """Computes every prompt again."""
+
+    def generate(self, prompt: Any, body: Any) -> Generation:
+        self.flush()
+        return super().generate(prompt, body)
