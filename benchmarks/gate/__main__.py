@@ -1,0 +1,97 @@
+"""`python -m benchmarks.gate record|run|report`: how often the release gate errs, from recorded observations.
+
+    record [--engine local|vllm]   train the fine-tunes and record pools; goes on where it stopped
+    run                            draw 2,000 clean and 2,000 stale runs per cell and judge each; goes on likewise
+    report                         write docs/gate-error-rates.md and .svg; ends 1 where a promise is broken
+
+docs/benchmarks.md says how long each takes. Pools lie under `$KVRELEASE_CACHE/gate` (`~/.cache/kvrelease/gate`); where
+none were recorded, `run` takes the small ones of the repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.gate.counting import PROCESSES, RUNS, count_all, counted, jobs
+from benchmarks.gate.places import COMMITTED, REPOSITORY, engines_cache, home, pause, say
+from benchmarks.gate.releases import OLD, RELEASES, ensure_releases
+from benchmarks.gate.table import broken_promises, cells_of, markdown, svg
+from benchmarks.gate.template import REAL_PROBES, has_template, save_template
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code: 1 where `report` finds a promise broken."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("step", choices=("record", "run", "report"))
+    parser.add_argument("--engine", choices=("local", "vllm"), default="local", help="whose answers to record")
+    parser.add_argument("--release", action="append", choices=[one.name for one in RELEASES], help="only these")
+    parser.add_argument("--prompts", type=int, help="record about so many prompts, the first of each desk")
+    parser.add_argument("--threads", type=int, default=2, help="of torch, while recording")
+    parser.add_argument("--pools", type=Path, help="where pools lie")
+    parser.add_argument("--runs", type=int, default=RUNS, help="clean ones, and stale ones, of each cell")
+    parser.add_argument("--processes", type=int, default=PROCESSES)
+    parser.add_argument("--into", type=Path, default=REPOSITORY / "docs", help="folder that report writes to")
+    options = parser.parse_args(arguments)
+    if options.step == "record":
+        asyncio.run(_record(options))
+        return 0
+    pools = _pools(options.pools)
+    wanted = jobs(pools, runs=options.runs)
+    results = home() / "counts.jsonl"
+    if options.step == "run":
+        chunks = count_all(wanted, results, processes=options.processes, say=say, pause=pause)
+    else:
+        chunks = counted(wanted, results)
+    cells = cells_of(chunks)
+    text = markdown(cells, pools)
+    if options.step == "report":
+        (options.into / "gate-error-rates.md").write_text(text)
+        (options.into / "gate-error-rates.svg").write_text(svg(cells))
+    else:
+        print(text)
+    broken = broken_promises(cells)
+    for line in broken:
+        print(f"BROKEN: {line}", file=sys.stderr)
+    return 1 if broken else 0
+
+
+def _pools(folder: Path | None) -> list[Path]:
+    recorded = sorted((folder or home() / "pools").glob("*.pool"))
+    return recorded or sorted(COMMITTED.glob("*.pool"))
+
+
+async def _record(options: argparse.Namespace) -> None:
+    # torch and servers: only here.
+    from benchmarks.gate import record_local, record_vllm  # noqa: PLC0415
+    from benchmarks.gate.prompts import prompt_set  # noqa: PLC0415
+
+    old, pools = engines_cache() / "models" / OLD, options.pools or home() / "pools"
+    names = options.release or [one.name for one in RELEASES]
+    ensure_releases(old, home() / "releases", only=names, say=say, pause=pause)
+    prompts = prompt_set(limit=options.prompts)
+    releases = {name: home() / "releases" / name for name in names}
+    if options.engine == "vllm":
+        await record_vllm.record(old, releases, prompts, pools, say=say, pause=pause)
+        return
+    recording = await record_local.open_recording(old, prompts, threads=options.threads)
+    for name, directory in releases.items():
+        await recording.record(name, directory, pools, say=say, pause=pause)
+        if not has_template("local", pools):
+            say(f"local, {name}: one real run of the gate")
+            save_template(
+                "local",
+                await record_local.real_run(
+                    name, directory, prompts, probes=min(REAL_PROBES, len(prompts)), threads=options.threads
+                ),
+                pools,
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

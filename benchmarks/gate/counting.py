@@ -1,0 +1,209 @@
+"""Thousands of drawn runs, counted: in two processes, in chunks that are kept, so that a stopped count goes on."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import itertools
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import blake3
+import msgspec
+
+from benchmarks.gate.drawing import PROBES, Drawing, Outcome, forget_distances
+from benchmarks.gate.pool import load
+from benchmarks.gate.template import load_template
+from kvrelease import verify
+from kvrelease.artifacts import Verdict
+
+RUNS = 2000
+CHUNK = 250
+PROCESSES = 2
+STALE_SHARES = (0.05, 0.2, 1.0)
+
+
+class Chunk(msgspec.Struct, frozen=True, kw_only=True):
+    """So many runs of one cell.
+
+    Attributes:
+        pool: name of the pool's file.
+        pool_digest: of its content.
+        judge_digest: of the source that judges; another judge's counts are not mixed with these.
+        stale_share: of probes that met the old release's entries; 0 for clean runs.
+        first_seed: of the first run; the others follow.
+        runs: how many.
+        verdicts: of them.
+        failed: by check, runs that it failed.
+        open: by check, runs in which it was inconclusive.
+        unmet: passes of runs that met no stale probe.
+        blind: runs that did not pass, and not fail, where `power` said that staleness would hide.
+        requests: of all runs.
+        tokens: of all runs.
+    """
+
+    pool: str
+    pool_digest: str
+    judge_digest: str
+    stale_share: float
+    first_seed: int
+    runs: int
+    verdicts: dict[str, int]
+    failed: dict[str, int]
+    open: dict[str, int]
+    unmet: int
+    blind: int
+    requests: int
+    tokens: int
+
+    @property
+    def key(self) -> tuple[str, str, str, float, int, int]:
+        """What was counted."""
+        return (self.pool, self.pool_digest, self.judge_digest, self.stale_share, self.first_seed, self.runs)
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One chunk to be counted."""
+
+    path: str
+    pool_digest: str
+    judge_digest: str
+    stale_share: float
+    first_seed: int
+    runs: int
+
+    @property
+    def key(self) -> tuple[str, str, str, float, int, int]:
+        """As `Chunk.key`."""
+        name = Path(self.path).name
+        return (name, self.pool_digest, self.judge_digest, self.stale_share, self.first_seed, self.runs)
+
+
+def jobs(pools: Iterable[Path], *, runs: int = RUNS, chunk: int = CHUNK) -> list[Job]:
+    """Every chunk of every cell: pools times clean and stale shares."""
+    judge = judge_digest()
+    return [
+        Job(
+            path=str(path),
+            pool_digest=blake3.blake3(path.read_bytes()).hexdigest()[:16],
+            judge_digest=judge,
+            stale_share=share,
+            first_seed=first,
+            runs=min(chunk, runs - first),
+        )
+        for path in pools
+        for share in (0.0, *STALE_SHARES)
+        for first in range(0, runs, chunk)
+    ]
+
+
+def judge_digest() -> str:
+    """Of everything in `kvrelease/verify`."""
+    hasher = blake3.blake3()
+    for path in sorted(Path(verify.__path__[0]).glob("*.py")):
+        hasher.update(path.read_bytes())
+    return hasher.hexdigest()[:16]
+
+
+def count_all(
+    wanted: Sequence[Job],
+    results: Path,
+    *,
+    processes: int = PROCESSES,
+    say: Callable[[str], None],
+    pause: Callable[[], None],
+) -> list[Chunk]:
+    """Counts what is not counted yet, and keeps each chunk at once; all chunks that were wanted."""
+    known = {chunk.key: chunk for chunk in read_chunks(results)}
+    missing = [job for job in wanted if job.key not in known]
+    say(f"{len(wanted) - len(missing)} of {len(wanted)} chunks are counted already")
+    results.parent.mkdir(parents=True, exist_ok=True)
+    context = multiprocessing.get_context("spawn")
+    with (
+        results.open("ab") as sink,
+        concurrent.futures.ProcessPoolExecutor(processes, mp_context=context) as executor,
+    ):
+        waiting: set[concurrent.futures.Future[Chunk]] = set()
+        queue = iter(missing)
+        done = 0
+        while True:
+            pause()
+            # A few ahead at most, so that a pause is one, and jobs of one pool go to a process that has it loaded.
+            waiting |= {executor.submit(count, job) for job in itertools.islice(queue, 2 * processes - len(waiting))}
+            if not waiting:
+                break
+            finished, waiting = concurrent.futures.wait(waiting, return_when="FIRST_COMPLETED")
+            for future in finished:
+                chunk = future.result()
+                sink.write(msgspec.json.encode(chunk) + b"\n")
+                sink.flush()
+                known[chunk.key] = chunk
+                done += 1
+                if done % 20 == 0 or done == len(missing):
+                    say(f"{done} of {len(missing)} chunks, last {chunk.pool} at {chunk.stale_share:.0%}")
+    return [known[job.key] for job in wanted]
+
+
+def counted(wanted: Sequence[Job], results: Path) -> list[Chunk]:
+    """The chunks that were wanted, where all are counted.
+
+    Raises:
+        SystemExit: some are not; the message says what counts them.
+    """
+    known = {chunk.key: chunk for chunk in read_chunks(results)}
+    missing = [job for job in wanted if job.key not in known]
+    if missing or not wanted:
+        raise SystemExit(
+            f"{len(missing)} of {len(wanted)} chunks are not counted under this judge: python -m benchmarks.gate run"
+        )
+    return [known[job.key] for job in wanted]
+
+
+def read_chunks(results: Path) -> list[Chunk]:
+    """What was counted; a last line that was cut short is left out."""
+    if not results.exists():
+        return []
+    found = []
+    for line in results.read_bytes().splitlines():
+        try:
+            found.append(msgspec.json.decode(line, type=Chunk))
+        except msgspec.DecodeError:
+            continue
+    return found
+
+
+def count(job: Job) -> Chunk:
+    """Draws and judges the runs of one chunk."""
+    drawing = _drawing(job.path, job.pool_digest)
+    seeds = range(job.first_seed, job.first_seed + job.runs)
+    outcomes = [drawing.run(seed, stale_share=job.stale_share) for seed in seeds]
+    return chunk_of(job, outcomes)
+
+
+def chunk_of(job: Job, outcomes: Sequence[Outcome]) -> Chunk:
+    """The counts of a chunk's outcomes."""
+    undecided = [one for one in outcomes if one.verdict is Verdict.INCONCLUSIVE]
+    return Chunk(
+        pool=Path(job.path).name,
+        pool_digest=job.pool_digest,
+        judge_digest=job.judge_digest,
+        stale_share=job.stale_share,
+        first_seed=job.first_seed,
+        runs=len(outcomes),
+        verdicts=dict(Counter(str(one.verdict) for one in outcomes)),
+        failed=dict(Counter(check for one in outcomes for check in one.failed)),
+        open=dict(Counter(check for one in outcomes for check in one.open)),
+        unmet=sum(one.verdict is Verdict.PASS and one.stale == 0 for one in outcomes),
+        blind=sum("power" in one.open for one in undecided),
+        requests=sum(one.requests for one in outcomes),
+        tokens=sum(one.tokens for one in outcomes),
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _drawing(path: str, _digest: str) -> Drawing:
+    forget_distances()
+    pool = load(Path(path))
+    return Drawing(pool, load_template(pool.engine, Path(path).parent), probes=PROBES)

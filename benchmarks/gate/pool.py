@@ -1,0 +1,156 @@
+"""A pool: what one engine answered for one release, in compact form; runs are drawn from it.
+
+Of every prompt it has several *entries* (written alone, written in company of other requests, written by the old
+release) and of every entry several *reads*. Equal observations are kept once.
+"""
+
+from __future__ import annotations
+
+import lzma
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from kvrelease.engines.base import GeneratedToken, Observation, TopLogprob
+
+Reads = tuple[int, ...]
+
+
+class PooledPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt's observations, by their numbers in the pool.
+
+    Attributes:
+        id: of the prompt.
+        prefix: the shared prefix that it belongs to.
+        weight: traffic weight.
+        prompt_tokens: of it.
+        cached_tokens: of a hit.
+        alone: [entries][reads] entries of the new release that nobody else's request was computed beside.
+        company: [entries][reads] the same, written among other requests, as users' are.
+        stale: [entries][reads] entries of the old release, written among other requests, read by the new one.
+        clean_in_process: without noise, in process; for `identity` and `power`.
+        stale_in_process: the same over the old release's keys and values.
+        old_in_process: the old release itself.
+    """
+
+    id: str
+    prefix: str
+    weight: float
+    prompt_tokens: int
+    cached_tokens: int
+    alone: tuple[Reads, ...]
+    company: tuple[Reads, ...]
+    stale: tuple[Reads, ...]
+    clean_in_process: int
+    stale_in_process: int
+    old_in_process: int
+
+
+class Pool(msgspec.Struct, frozen=True, kw_only=True):
+    """All observations of one cell.
+
+    Attributes:
+        engine: `local` or `vllm`.
+        level: of noise, by its name.
+        release: by its name.
+        about: versions, sizes, seed: what the figures depend on.
+        prompts: in the order of the set.
+        tokens: every spelling that occurs.
+        lengths: [observations] uint8, candidates of each.
+        candidates: [all candidates] uint32, numbers in `tokens`.
+        logprobs: [all candidates] float32, nats.
+    """
+
+    engine: str
+    level: str
+    release: str
+    about: dict[str, str]
+    prompts: tuple[PooledPrompt, ...]
+    tokens: tuple[str, ...]
+    lengths: bytes
+    candidates: bytes
+    logprobs: bytes
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return pool_name(self.engine, self.level, self.release)
+
+    def observations(self) -> list[Observation]:
+        """Every observation, by number."""
+        lengths = np.frombuffer(self.lengths, dtype=np.uint8).tolist()
+        candidates = np.frombuffer(self.candidates, dtype=np.uint32).tolist()
+        logprobs = np.frombuffer(self.logprobs, dtype=np.float32).tolist()
+        found, start = [], 0
+        for length in lengths:
+            span = slice(start, start + length)
+            found.append(self._observation(candidates[span], logprobs[span]))
+            start += length
+        return found
+
+    def _observation(self, candidates: list[int], logprobs: list[float]) -> Observation:
+        top = tuple(
+            TopLogprob(token=self.tokens[token], logprob=logprob)
+            for token, logprob in zip(candidates, logprobs, strict=True)
+        )
+        first = GeneratedToken(token=top[0].token, logprob=top[0].logprob, top=top)
+        return Observation(text=first.token, tokens=(first,), total_s=0.0, finish_reason="length")
+
+
+def pool_name(engine: str, level: str, release: str) -> str:
+    """Of a pool's file."""
+    return f"{engine}.{level}.{release}.pool"
+
+
+class PoolWriter:
+    """Collects observations and numbers them; equal ones once."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+        self._tokens: dict[str, int] = {}
+        self._lengths = bytearray()
+        self._candidates = bytearray()
+        self._logprobs = bytearray()
+
+    def add(self, observation: Observation) -> int:
+        """The number of an observation's first token."""
+        top = observation.tokens[0].top
+        candidates = np.array([self._tokens.setdefault(one.token, len(self._tokens)) for one in top], dtype=np.uint32)
+        logprobs = np.array([one.logprob for one in top], dtype=np.float32)
+        key = candidates.tobytes() + logprobs.tobytes()
+        if key not in self._numbers:
+            self._numbers[key] = len(self._numbers)
+            self._lengths.append(len(top))
+            self._candidates += candidates.tobytes()
+            self._logprobs += logprobs.tobytes()
+        return self._numbers[key]
+
+    def pool(
+        self, *, engine: str, level: str, release: str, about: dict[str, str], prompts: tuple[PooledPrompt, ...]
+    ) -> Pool:
+        """Everything that was added."""
+        return Pool(
+            engine=engine,
+            level=level,
+            release=release,
+            about=about,
+            prompts=prompts,
+            tokens=tuple(self._tokens),
+            lengths=bytes(self._lengths),
+            candidates=bytes(self._candidates),
+            logprobs=bytes(self._logprobs),
+        )
+
+
+def save(pool: Pool, folder: Path) -> Path:
+    """Writes a pool; its file is there only when it is whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = folder / f".{pool.name}.draft"
+    draft.write_bytes(lzma.compress(msgspec.msgpack.encode(pool), preset=9))
+    return draft.rename(folder / pool.name)
+
+
+def load(path: Path) -> Pool:
+    """A pool from its file."""
+    return msgspec.msgpack.decode(lzma.decompress(path.read_bytes()), type=Pool)

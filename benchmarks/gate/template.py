@@ -1,0 +1,50 @@
+"""The evidence of one real run on each kind of engine, without its probes: control, binding and cost of drawn runs."""
+
+from __future__ import annotations
+
+import lzma
+from pathlib import Path
+
+import msgspec
+
+from kvrelease.binding.observe import Leg
+from kvrelease.verify.evidence import Evidence
+
+REAL_PROBES = 60
+
+
+def save_template(engine: str, evidence: Evidence, folder: Path) -> None:
+    """Keeps what does not change from run to run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (replica,) = evidence.replicas
+    bare = msgspec.structs.replace(replica, probes=(), residency=(), exposure=())
+    control, binding = replica.control, replica.binding
+    if control is not None:
+        legs = (_first_token(control.legs[0]), _first_token(control.legs[1]))
+        bare = msgspec.structs.replace(bare, control=msgspec.structs.replace(control, legs=legs))
+    if binding is not None:
+        short = {name: _first_token(getattr(binding, name)) for name in ("inside", "as_production", "fresh_salt")}
+        bare = msgspec.structs.replace(bare, binding=msgspec.structs.replace(binding, **short))
+    data = msgspec.json.encode(msgspec.structs.replace(evidence, replicas=(bare,), power=()))
+    draft = folder / f".{_name(engine)}.draft"
+    draft.write_bytes(lzma.compress(data, preset=9))
+    draft.rename(folder / _name(engine))
+
+
+def has_template(engine: str, folder: Path) -> bool:
+    """Whether there is one."""
+    return (folder / _name(engine)).exists()
+
+
+def load_template(engine: str, folder: Path) -> Evidence:
+    """The evidence of the real run on this kind of engine."""
+    return msgspec.json.decode(lzma.decompress((folder / _name(engine)).read_bytes()), type=Evidence)
+
+
+def _name(engine: str) -> str:
+    return f"{engine}.evidence"
+
+
+def _first_token(leg: Leg) -> Leg:
+    seen = leg.observation
+    return msgspec.structs.replace(leg, observation=msgspec.structs.replace(seen, tokens=seen.tokens[:1]))
