@@ -9,6 +9,7 @@ measures what staleness looks like (`stale_and_clean`).
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import math
 import os
@@ -79,6 +80,7 @@ async def open_local(
     dtype: str = DEFAULT_DTYPE,
     kv_cache_dtype: str = "auto",
     threads: int | None = None,
+    device: str = "cpu",
     noise: KernelNoise | None = None,
 ) -> LocalEngine:
     """An engine that serves the release in a directory.
@@ -93,6 +95,7 @@ async def open_local(
             as vLLM's --kv-cache-dtype does it. A request reads what it hits in eight bits, and what it computes as
             computed, so that a hit answers a little differently from a miss, for good.
         threads: for torch, process-wide; None leaves its setting alone.
+        device: of torch, that the model runs on; blocks are kept in the host's memory all the same.
         noise: of kernels, for tests and benchmarks of what judges answers; None, as everywhere else, for none.
 
     Raises:
@@ -117,6 +120,7 @@ async def open_local(
         dtype=dtype,
         kept_as=KV_CACHE_DTYPES[kv_cache_dtype] or dtype,
         threads=threads,
+        device=device,
         noise=noise,
     )
     engine.cache.attach()
@@ -132,9 +136,10 @@ def _open(
     dtype: str,
     kept_as: str,
     threads: int | None,
+    device: str,
     noise: KernelNoise | None,
 ) -> LocalEngine:
-    release = load(directory, dtype=dtype)
+    release = load(directory, dtype=dtype, device=device)
     shape = _kv_shape(release, directory, block_tokens=block_tokens, dtype=kept_as)
     return LocalEngine(directory, release, cache, key_scheme, shape=shape, dtype=dtype, threads=threads, noise=noise)
 
@@ -171,7 +176,7 @@ class LocalEngine:
         self._dtype = dtype
         self._threads = threads
         self._noise = noise
-        self._noise_source = NoiseSource(noise) if noise is not None else None
+        self._noise_source = NoiseSource(noise, device=release.device) if noise is not None else None
         self._running = threading.Lock()
         self._is_open = True
         self._queried_tokens = 0
@@ -271,6 +276,7 @@ class LocalEngine:
                 "kv_cache_dtype": self.shape.dtype,
                 "attention": self._release.attention,
                 **versions,
+                **({"device": self._release.device} if self._release.device != "cpu" else {}),
                 **({"kernel_noise": str(self._noise)} if self._noise is not None else {}),
             },
         )
@@ -319,6 +325,16 @@ class LocalEngine:
         """
         return await asyncio.to_thread(self._reread, request, times=times)
 
+    async def complete_together(self, requests: Sequence[Request]) -> tuple[Observation, ...]:
+        """What requests show that are computed in one batch, as servers do; greedy, to `max_tokens` whatever comes.
+
+        Raises:
+            UsageError: they differ in length, in what they hit, or in how much they generate.
+            PromptTooLong: prompt and generation do not fit the context.
+            Refused: a body is malformed, or the template refuses the messages.
+        """
+        return await asyncio.to_thread(self._complete_together, requests)
+
     async def counters(self) -> Counters:
         """Its own counters; requests that bypass the cache are not looked up, and not counted."""
         return Counters(
@@ -355,6 +371,51 @@ class LocalEngine:
                 kept_blocks=self._kept_blocks(keys),
                 keep=lambda kv: self.cache.store(keys, self.shape, lambda index: _cut_block(kv, index, self.shape)),
             )
+
+    def _complete_together(self, requests: Sequence[Request]) -> tuple[Observation, ...]:
+        import torch
+
+        started = time.perf_counter()
+        ids = [self._tokens.encode(request) for request in requests]
+        keys = []
+        for request, token_ids in zip(requests, ids, strict=True):
+            self._check_fits(token_ids, request)
+            own = self.key_scheme.block_keys(token_ids, block_tokens=self.block_tokens, salt=request.salt)
+            keys.append(own)
+        usable = cacheable_blocks(len(ids[0]), self.block_tokens)
+        with self._running, torch.inference_mode():
+            found = [self.cache.prefix(own[:usable], self.shape).blocks for own in keys]
+            rows = zip(ids, found, requests, strict=True)
+            alike = {(len(row), len(hit), request.max_tokens) for row, hit, request in rows}
+            if len(alike) != 1:
+                raise UsageError(
+                    f"{self.url} in process: prompts of one batch have one length, one hit and one budget, not {alike}"
+                )
+            ((_, hit_blocks, steps),) = alike
+            kv = self._restore_rows(found, kept_blocks=len(keys[0]))
+            rest = [list(token_ids[hit_blocks * self.block_tokens :]) for token_ids in ids]
+            made: list[list[GeneratedToken]] = [[] for _ in requests]
+            for step in range(steps):
+                logits = self._off(_run(self._release, torch.tensor(rest, device=self._release.device), kv))
+                if step == 0:
+                    for row, own in enumerate(keys):
+                        cut = functools.partial(_cut_block, kv, shape=self.shape, row=row)
+                        self.cache.store(own, self.shape, cut)
+                for row, request in enumerate(requests):
+                    made[row].append(self._choose(logits[row], top=request.top_logprobs))
+                rest = [[_chosen(tokens[-1])] for tokens in made]
+        return tuple(
+            Observation(
+                text=self._tokens.text([_chosen(token) for token in tokens]),
+                tokens=tuple(tokens),
+                prompt_tokens=len(token_ids),
+                cached_tokens=hit_blocks * self.block_tokens,
+                total_s=time.perf_counter() - started,
+                finish_reason="length",
+                model=self._directory.resolve().name,
+            )
+            for token_ids, tokens in zip(ids, made, strict=True)
+        )
 
     def _reread(self, request: Request, *, times: int) -> tuple[Observation, ...]:
         import torch
@@ -455,7 +516,7 @@ class LocalEngine:
 
         if self._threads is not None:
             torch.set_num_threads(self._threads)  # worker threads do not inherit it
-        return _run(self._release, torch.tensor([list(token_ids)]), kv)
+        return _run(self._release, torch.tensor([list(token_ids)], device=self._release.device), kv)[0]
 
     def _off(self, logits: torch.Tensor) -> torch.Tensor:
         return logits if self._noise_source is None else self._noise_source.disturb_logits(logits)
@@ -478,12 +539,22 @@ class LocalEngine:
 
     def _restore(self, blocks: Sequence[Block], *, kept_blocks: int) -> KvCache:
         """A cache of transformers that holds these blocks, the first of those that will be kept."""
+        return self._restore_rows([blocks], kept_blocks=kept_blocks)
+
+    def _restore_rows(self, rows: Sequence[Sequence[Block]], *, kept_blocks: int) -> KvCache:
+        """The same for a batch, whose rows hold as many blocks each."""
+        import torch
+
         kv = cast(KvCache, self._release.empty_kv())
-        if blocks:
-            keys = _joined([block.keys for block in blocks], self.shape, dtype=self._dtype)
-            values = _joined([block.values for block in blocks], self.shape, dtype=self._dtype)
+        if rows[0]:
+            keys = torch.stack(
+                [_joined([block.keys for block in blocks], self.shape, dtype=self._dtype) for blocks in rows], dim=1
+            )
+            values = torch.stack(
+                [_joined([block.values for block in blocks], self.shape, dtype=self._dtype) for blocks in rows], dim=1
+            )
             for layer in range(self.shape.layers):
-                kv.update(keys[layer].unsqueeze(0), values[layer].unsqueeze(0), layer)
+                kv.update(keys[layer].to(self._release.device), values[layer].to(self._release.device), layer)
         if self._noise_source is not None:
             self._noise_source.disturb(kv, kept_tokens=kept_blocks * self.block_tokens)
         return kv
@@ -564,7 +635,7 @@ def _kv_shape(release: LoadedRelease, directory: Path, *, block_tokens: int, dty
 
     kv = cast(KvCache, release.empty_kv())
     with torch.inference_mode():
-        _run(release, torch.tensor([[0]]), kv)
+        _run(release, torch.tensor([[0]], device=release.device), kv)
     sizes = {(tensor.shape[1], tensor.shape[3]) for layer in kv.layers for tensor in (layer.keys, layer.values)}
     if len(sizes) != 1:
         raise UnsupportedRelease(f"{directory} cannot run in process: K and V have several sizes, {sorted(sizes)}")
@@ -573,10 +644,10 @@ def _kv_shape(release: LoadedRelease, directory: Path, *, block_tokens: int, dty
 
 
 def _run(release: LoadedRelease, token_ids: torch.Tensor, kv: KvCache) -> torch.Tensor:
-    """[vocabulary] logits after the last of [1, tokens]; `kv` grows by the tokens."""
+    """[batch, vocabulary] logits after the last of [batch, tokens]; `kv` grows by the tokens."""
     cache = {release.cache_argument: kv}
     output = cast(ModelOutput, release.model(input_ids=token_ids, use_cache=True, logits_to_keep=1, **cache))
-    return output.logits[0, -1]
+    return output.logits[:, -1]
 
 
 def _joined(parts: Sequence[bytes], shape: BlockShape, *, dtype: str) -> torch.Tensor:
@@ -593,20 +664,20 @@ def _joined(parts: Sequence[bytes], shape: BlockShape, *, dtype: str) -> torch.T
     return blocks.permute(1, 2, 0, 3, 4).reshape(shape.layers, shape.kv_heads, tokens, shape.head_dim)
 
 
-def _cut_block(kv: KvCache, index: int, shape: BlockShape) -> Block:
-    """The block at an index of a prompt's KV."""
+def _cut_block(kv: KvCache, index: int, shape: BlockShape, *, row: int = 0) -> Block:
+    """The block at an index of a prompt's KV; the prompt is one row of a batch."""
     span = slice(index * shape.tokens, (index + 1) * shape.tokens)
     return Block(
         shape=shape,
-        keys=_bytes_of([layer.keys[0, :, span] for layer in kv.layers], dtype=shape.dtype),
-        values=_bytes_of([layer.values[0, :, span] for layer in kv.layers], dtype=shape.dtype),
+        keys=_bytes_of([layer.keys[row, :, span] for layer in kv.layers], dtype=shape.dtype),
+        values=_bytes_of([layer.values[row, :, span] for layer in kv.layers], dtype=shape.dtype),
     )
 
 
 def _bytes_of(layers: list[torch.Tensor], *, dtype: str) -> bytes:
     import torch
 
-    stacked, kept_as = torch.stack(layers), getattr(torch, dtype)
+    stacked, kept_as = torch.stack(layers).cpu(), getattr(torch, dtype)
     if stacked.dtype != kept_as:
         # Eight bits hold up to 448; torch makes NaN of what is larger, engines saturate.
         largest = torch.finfo(kept_as).max

@@ -52,7 +52,7 @@ class LoadedRelease(msgspec.Struct, frozen=True, kw_only=True):
     """A release ready to run.
 
     Attributes:
-        model: transformers' causal model, in evaluation mode, on the CPU; called with keywords.
+        model: transformers' causal model, in evaluation mode; called with keywords.
         tokenizer: with the release's own chat template, where it has one.
         context_tokens: longest prompt plus generation; None when the configuration does not tell.
         eos_ids: token ids that end a generation; empty when the release names none.
@@ -61,6 +61,7 @@ class LoadedRelease(msgspec.Struct, frozen=True, kw_only=True):
         cache_argument: what the model calls its KV cache: `cache`, or `past_key_values` in older transformers.
         versions: of transformers and torch.
         config: transformers' own; only handed back to it.
+        device: of torch, that the model is on.
     """
 
     model: Callable[..., object]
@@ -72,6 +73,7 @@ class LoadedRelease(msgspec.Struct, frozen=True, kw_only=True):
     cache_argument: str
     versions: dict[str, str]
     config: object
+    device: str = "cpu"
 
     def empty_kv(self) -> object:
         """A `DynamicCache` of transformers, for one request."""
@@ -92,7 +94,7 @@ def require_extra() -> None:
             raise MissingExtra(extra="local", needed_for=NEEDED_FOR, module=module, first=CPU_BUILD_FIRST) from error
 
 
-def load(directory: Path, *, dtype: str) -> LoadedRelease:
+def load(directory: Path, *, dtype: str, device: str = "cpu") -> LoadedRelease:
     """The release in a directory, checked to be complete and to have a KV cache that can be cut into blocks.
 
     Nothing is fetched, no code of the release is run, and weights are read from safetensors only.
@@ -115,7 +117,7 @@ def load(directory: Path, *, dtype: str) -> LoadedRelease:
         if reason is not None:
             raise UnsupportedRelease(f"{directory} cannot run in process: {reason}")
         with _translated(directory, "weights"):
-            model = _load_model(directory, config, dtype=dtype)
+            model = _load_model(directory, config, dtype=dtype).to(device)
         with _translated(directory, "tokenizer"):
             tokenizer = _transformers().AutoTokenizer.from_pretrained(directory, **_LOCAL_ONLY)
     return LoadedRelease(
@@ -128,6 +130,7 @@ def load(directory: Path, *, dtype: str) -> LoadedRelease:
         cache_argument="cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values",
         versions={name: str(importlib.import_module(name).__version__) for name in _MODULES},
         config=config,
+        device=device,
     )
 
 
