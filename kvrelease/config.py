@@ -28,6 +28,9 @@ MIN_DEMO_REQUESTS = 60
 # 1 - 0.05 ** (1 / n)).
 DEFAULT_STALE_BELOW = 0.05
 
+# Of the cacheable tokens, asked again: a block of a short prompt may be lost to traffic, a prompt in ten may not.
+DEFAULT_MIN_HIT_RATE = 0.9
+
 # Settings of an engine that change KV's bytes or layout, by the names that its adapters tell them (docs/engines.md).
 RUNTIME_FIELDS = (
     "engine",

@@ -613,7 +613,6 @@ def prewarm(**changes: object) -> PrewarmReport:
             reason="http://vllm-1.vllm.prod.svc:8000: no answer within 120 s",
             plan=plan(),
             replicas=(replica(), unknown_replica("http://vllm-1.vllm.prod.svc:8000")),
-            min_hit_rate=0.9,
         ),
         changes,
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
+
 from kvrelease.engines.base import Counters, Observation
 
 logger = logging.getLogger(__name__)
@@ -72,10 +74,20 @@ def counted_hit(before: Counters | None, after: Counters | None, *, prompt_token
     SGLang's appear with their first increment: where there were none before, all that they count since the process
     started must be this request.
     """
-    if after is None or prompt_tokens is None:
+    moved = None if after is None else counted_since(before or Counters(queried_tokens=0, cached_tokens=0), after)
+    if moved is None or moved.queried_tokens != prompt_tokens or moved.all_cached_tokens > prompt_tokens:
         return None
-    before = before or Counters(queried_tokens=0, cached_tokens=0)
-    if after.queried_tokens - before.queried_tokens != prompt_tokens:
+    return int(moved.all_cached_tokens)
+
+
+def counted_since(before: Counters, after: Counters) -> Counters | None:
+    """What the counters counted in between; None where one went back, and so nothing of the window is known.
+
+    A counter of a store outside the process may appear with its first increment: it counted from zero then.
+    """
+    moved = after.since(before)
+    if moved is None or after.external_cached_tokens is None or moved.external_cached_tokens is not None:
+        return moved
+    if before.external_cached_tokens is not None:
         return None
-    hit = after.all_cached_tokens - before.all_cached_tokens
-    return int(hit) if 0 <= hit <= prompt_tokens else None
+    return msgspec.structs.replace(moved, external_cached_tokens=after.external_cached_tokens)

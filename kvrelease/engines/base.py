@@ -274,7 +274,6 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
         external_cached_tokens: found in a store outside the process; None when the server has no such counter.
         running_requests: requests in flight now, None when not told.
         waiting_requests: requests that wait for the engine now, None when not told.
-        preemptions: requests that lost their blocks to others while they ran, None when not told.
     """
 
     queried_tokens: float
@@ -282,7 +281,6 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     external_cached_tokens: float | None = None
     running_requests: float | None = None
     waiting_requests: float | None = None
-    preemptions: float | None = None
 
     @property
     def all_cached_tokens(self) -> float:
@@ -305,7 +303,6 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
             external_cached_tokens=_growth(earlier.external_cached_tokens, self.external_cached_tokens),
             running_requests=self.running_requests,
             waiting_requests=self.waiting_requests,
-            preemptions=_growth(earlier.preemptions, self.preemptions),
         )
 
 

@@ -77,35 +77,6 @@ async def open_engine(
         raise
 
 
-async def detect(
-    url: str,
-    *,
-    headers: Mapping[str, str] | None = None,
-    api_key: str | None = None,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-    max_retries: int = MAX_RETRIES,
-    backoff_s: float = BACKOFF_S,
-    connector: httpx.AsyncBaseTransport | None = None,
-) -> EngineKind:
-    """Which kind of engine answers at a URL.
-
-    Raises:
-        UsageError: a wrong URL or header.
-        ServiceError: nothing that speaks the OpenAI protocol answers there.
-    """
-    transport = Transport(
-        parse_address(url),
-        timeout_s=timeout_s,
-        headers=headers,
-        api_key=api_key,
-        max_retries=max_retries,
-        backoff_s=backoff_s,
-        connector=connector,
-    )
-    async with transport:
-        return await detect_kind(transport)
-
-
 async def detect_kind(transport: Transport) -> EngineKind:
     """Which kind of engine answers over a transport.
 

@@ -125,7 +125,6 @@ def read_counters(metrics: Metrics, *, rank: int | None = None) -> Counters | No
         external_cached_tokens=external,
         running_requests=_total(by_rank(metrics, "sglang:num_running_reqs"), rank=rank),
         waiting_requests=_total(by_rank(metrics, "sglang:num_queue_reqs"), rank=rank),
-        preemptions=_total(by_rank(metrics, "sglang:num_retracted_requests"), rank=rank),
     )
 
 

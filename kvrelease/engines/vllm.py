@@ -150,7 +150,6 @@ class VllmClient(Server):
             external_cached_tokens=metrics.total("vllm:external_prefix_cache_hits", only=only),
             running_requests=metrics.total("vllm:num_requests_running", only=only),
             waiting_requests=metrics.total("vllm:num_requests_waiting", only=only),
-            preemptions=metrics.total("vllm:num_preemptions", only=only),
         )
 
     async def flush(self) -> bool | None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from kvrelease.binding.hits import Unattributed
 from kvrelease.binding.observe import Leg, Witness
+from kvrelease.binding.usage import counted_since
 from kvrelease.engines.base import Counters
 from kvrelease.prewarm.result import Percentiles, SecondWitness, TimeWitness
 
@@ -140,11 +141,11 @@ def second_witness(tally: Tally, *, before: Counters | None, after: Counters | N
     asked = tally.prompt_tokens
     if before is None or after is None or asked is None:
         return SecondWitness(usage_tokens=usage, counter_tokens=None)
-    queried = after.queried_tokens - before.queried_tokens
-    cached = after.all_cached_tokens - before.all_cached_tokens
-    if queried != asked or not 0 <= cached <= asked:
-        return SecondWitness(usage_tokens=usage, counter_tokens=None, is_shared=queried > asked)
-    return SecondWitness(usage_tokens=usage, counter_tokens=round(cached))
+    moved = counted_since(before, after)
+    if moved is None or moved.queried_tokens != asked or moved.all_cached_tokens > asked:
+        is_shared = moved is not None and moved.queried_tokens > asked
+        return SecondWitness(usage_tokens=usage, counter_tokens=None, is_shared=is_shared)
+    return SecondWitness(usage_tokens=usage, counter_tokens=round(moved.all_cached_tokens))
 
 
 def time_witness(cold_s: Sequence[float], warm_s: Sequence[float]) -> TimeWitness:

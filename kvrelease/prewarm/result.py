@@ -9,6 +9,7 @@ import msgspec
 from kvrelease.artifacts import Artifact, Fault, ReleaseRef, Verdict
 from kvrelease.binding.hits import Unattributed
 from kvrelease.binding.left_out import LeftOut
+from kvrelease.config import DEFAULT_MIN_HIT_RATE
 from kvrelease.engines.base import shown_replica
 from kvrelease.prewarm.plan import Plan
 
@@ -212,7 +213,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         accepts_ttft: where nobody tells cached tokens, times to the first token may decide.
     """
 
-    min_hit_rate: float = 0.9
+    min_hit_rate: float = DEFAULT_MIN_HIT_RATE
     max_ttft_ms: float | None = None
     max_error_rate: float = 0.0
     accepts_ttft: bool = False
@@ -235,8 +236,7 @@ class PrewarmReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/prewarm"
         reason: one sentence.
         plan: of the first replica.
         replicas: one entry each, of those that could be asked.
-        min_hit_rate: what was asked for.
-        limits: everything that was asked for.
+        limits: what was asked for.
         interrupted: the run was cut short; what was measured is kept.
         notes: what the operator should know, and what changes nothing about the verdict.
         faults: what ended replicas early, who could not be asked, and what could not be written down.
@@ -251,7 +251,6 @@ class PrewarmReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/prewarm"
     reason: str
     plan: Plan
     replicas: tuple[ReplicaResult, ...]
-    min_hit_rate: float
     limits: Limits = Limits()
     interrupted: bool = False
     notes: tuple[str, ...] = ()

@@ -148,7 +148,6 @@ async def prewarm(
         reason=reason,
         plan=plan,
         replicas=tuple(_with_own_plan(one, plan) for one in results),
-        min_hit_rate=limits.min_hit_rate,
         limits=limits,
         interrupted=interruption.happened,
         notes=_notes(results, plan),

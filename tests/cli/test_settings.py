@@ -73,7 +73,7 @@ def test_variables_alone_are_enough(
         monkeypatch.setenv(f"KVRELEASE_{name}", str(value))
     result = kv("prewarm")
     assert result.code == 0, result.err
-    assert json.loads(result.out)["min_hit_rate"] == 0.5
+    assert json.loads(result.out)["limits"]["min_hit_rate"] == 0.5
     headers = server.generations()[-1].headers
     assert (headers["x-team"], headers["x-other"]) == ("a b", "c")
 

@@ -5,15 +5,21 @@ import asyncio
 import httpx
 import pytest
 
+from kvrelease.engines.address import parse_address
 from kvrelease.engines.base import EngineClient, EngineKind
-from kvrelease.engines.detect import detect, open_engine
+from kvrelease.engines.detect import detect_kind, open_engine
+from kvrelease.engines.http import Transport
 from kvrelease.errors import KvreleaseError, Refused, UnexpectedReply, Unreachable, UsageError
 from tests.engines.clients import use
 from tests.engines.scripted import Break, ScriptedEngine
 
 
 def detected(url: str, connector: httpx.AsyncBaseTransport | None = None) -> EngineKind:
-    return asyncio.run(detect(url, timeout_s=5.0, backoff_s=0.001, connector=connector))
+    async def main() -> EngineKind:
+        async with Transport(parse_address(url), timeout_s=5.0, backoff_s=0.001, connector=connector) as transport:
+            return await detect_kind(transport)
+
+    return asyncio.run(main())
 
 
 async def kind_of(client: EngineClient) -> EngineKind:

@@ -13,7 +13,7 @@ from kvrelease.cli import console, options, session
 from kvrelease.cli.interrupt import run_async
 from kvrelease.cli.outcome import exit_code
 from kvrelease.cli.output import choose_format, deliver
-from kvrelease.config import DEFAULT_TIMEOUT_S
+from kvrelease.config import DEFAULT_MIN_HIT_RATE, DEFAULT_TIMEOUT_S
 from kvrelease.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def prewarm(
             help="Cacheable tokens that must hit when asked again.",
             rich_help_panel=_PROOF,
         ),
-    ] = 0.9,
+    ] = DEFAULT_MIN_HIT_RATE,
     max_ttft_ms: Annotated[
         float | None,
         typer.Option(
