@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 import ssl
-import sys
 
 import httpx
 
@@ -19,13 +17,6 @@ CONNECT_S = 10.0
 KEEPALIVE_S = 2.0
 # Requests in flight at once, where nobody says how many there will be.
 MAX_CONNECTIONS = 100
-
-
-if importlib.util.find_spec("sniffio") is None:
-    # httpcore imports it for every lock that it takes, and does without where it is missing; a missing module is looked
-    # for on disk each time, which was a fifth of what a request costs its sender. This entry says that it is missing.
-    # Source: httpcore 1.0, _synchronization.py, `current_async_library`; the import system's `sys.modules`.
-    sys.modules.setdefault("sniffio", None)  # type: ignore[arg-type]
 
 
 class Connections:
