@@ -59,7 +59,7 @@ async def nonce_request(
             front = max(front, common_prefix(before, tokens))
         is_front_known = tokens is None or before is not None
         before = tokens
-        wanted = max(control_tokens(block), 2 * (front // block * block) + identity.capabilities.lost_tokens + 1)
+        wanted = control_tokens(block, front_tokens=front, lost_tokens=identity.capabilities.lost_tokens)
         aim = min(wanted, room)
         if length > room:
             words, is_too_long = max(1, min(words - 1, words * room // length)), True
@@ -77,9 +77,34 @@ def _has_no_room(identity: EngineIdentity, tokens: int) -> PromptTooLong:
     )
 
 
-def control_tokens(block_tokens: int) -> int:
-    """How many tokens the prompt of `nonce_request` has at least, where the context has room for it."""
-    return max(MIN_NONCE_TOKENS, BLOCKS * block_tokens + 1)
+async def front_tokens(observer: Observer, *, route: Route, production: Production, model: str) -> int:
+    """How many tokens every prompt begins with: what a chat template puts before a user's text, production's tools.
+
+    0 where the server does not tokenise. Nothing is generated.
+
+    Raises:
+        ServiceError: the engine could not tokenise.
+    """
+    ids = []
+    for _ in range(2):
+        text = secrets.token_hex(_WORD_BYTES)
+        kind = observer.identity.kind
+        body = production_body(_prompt(text, route=route), production=production, model=model, kind=kind)
+        ids.append(await observer.tokenize(Request(route=route, body=body)))
+    one, other = ids
+    return 0 if one is None or other is None else common_prefix(one, other)
+
+
+def control_tokens(block_tokens: int, *, front_tokens: int = 0, lost_tokens: int = 0) -> int:
+    """How many tokens the prompt of `nonce_request` has at least, where the context has room for it.
+
+    Args:
+        block_tokens: of a block.
+        front_tokens: that every prompt begins with.
+        lost_tokens: of the end of every hit.
+    """
+    front = front_tokens // block_tokens * block_tokens
+    return max(MIN_NONCE_TOKENS, BLOCKS * block_tokens + 1, 2 * front + lost_tokens + 1)
 
 
 def with_nonce_in_front(request: Request) -> Request | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
+
 import msgspec
 
-from kvrelease.binding.control import control_tokens
+from kvrelease.binding.control import control_tokens, front_tokens
 from kvrelease.binding.deployment import Replica
 from kvrelease.binding.hits import Unattributed
 from kvrelease.binding.salts import combined_salt, key_spaces
-from kvrelease.engines.base import Request
+from kvrelease.engines.base import Request, Route
+from kvrelease.errors import KvreleaseError
 from kvrelease.prewarm.pace import AUTO_CAP
 from kvrelease.prewarm.plan import (
     Plan,
@@ -21,6 +25,7 @@ from kvrelease.prewarm.plan import (
 from kvrelease.prewarm.slots import lay_out
 from kvrelease.workload.key_space import KeySpace
 from kvrelease.workload.prefix_tree import PrefixTree, build_prefix_tree
+from kvrelease.workload.prompt_set import PromptKind
 
 # Filling a cache takes a prompt; an engine generates one token at least.
 MAX_TOKENS = 1
@@ -56,6 +61,27 @@ class Planner:
         """Plans for at most so many requests in flight on a replica; None where that is found out later."""
         self._in_flight = concurrency or AUTO_CAP
         self._made: dict[object, Planned] = {}
+        self._front_tokens: dict[int, int] = {}  # by the identity of a table of ids, which is its tokenizer's
+
+    async def fronts(self, replicas: Sequence[Replica]) -> None:
+        """Asks what every prompt begins with, once for each tokenizer: the control is the longer for it.
+
+        Where no capacity is told, no room is kept, and nobody is asked. One whose tokenizer fails by now gets the room
+        of a control without: the control itself will tell.
+        """
+        for replica in replicas:
+            key, identity = id(replica.tokens), replica.identity
+            if replica.tokens is None or identity.capacity_tokens is None or key in self._front_tokens:
+                continue
+            deployment = replica.deployment
+            kinds = {prompt.kind for prompt in deployment.prompt_set.prompts}
+            with contextlib.suppress(KvreleaseError):
+                self._front_tokens[key] = await front_tokens(
+                    replica.observer,
+                    route=Route.CHAT if PromptKind.CHAT in kinds else Route.COMPLETIONS,
+                    production=deployment.production,
+                    model=identity.model,
+                )
 
     def plan(self, replica: Replica) -> Planned:
         """The plan of a replica."""
@@ -97,7 +123,11 @@ class Planner:
             weights=weights,
             capacity_tokens=identity.capacity_tokens,
             in_flight=min(self._in_flight, len(prompt_set)),
-            control_tokens=control_tokens(block),
+            control_tokens=control_tokens(
+                block,
+                front_tokens=self._front_tokens.get(id(replica.tokens), 0),
+                lost_tokens=identity.capabilities.lost_tokens,
+            ),
             key_spaces=spaces,
         )
         if identity.capabilities.is_block_stated:

@@ -92,6 +92,7 @@ async def prewarm(
     limits = limits or Limits()
     flushing = Flushing(ledger, command="prewarm") if allows_flush else None
     planner = Planner(concurrency=concurrency)
+    await planner.fronts(replicas)
     watch = Watch(progress, replicas=len(replicas))
     terms = Terms(
         concurrency=concurrency,
@@ -215,6 +216,7 @@ async def plan_only(
     """
     replicas, unready = await _prepared(engines, deployment=deployment, ledger=ledger, block_tokens=block_tokens)
     planner = Planner(concurrency=concurrency)
+    await planner.fronts(replicas)
     plans = [planner.plan(replica).plan for replica in replicas]
     first = plans[0]
     nothing = cannot_be_cached(first)
