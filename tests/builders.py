@@ -41,11 +41,14 @@ from kvrelease.selection.result import CurvePoint, SelectedPrompt, Selection
 from kvrelease.selection.split import SplitBy
 from kvrelease.verify.checks import BindingResult, Check, CheckId, CheckVerdict
 from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict
+from kvrelease.verify.diagnosis import Diagnosis, StalePrefix
 from kvrelease.verify.evidence import Cost
 from kvrelease.verify.exposure import ExposureResult, SpaceVerdict
 from kvrelease.verify.judge import Claim, PowerResult, StaleShare, VerifyReport
+from kvrelease.verify.next_step import Action, NextStep
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.record import EngineRef, Record, RecordedObservation
+from kvrelease.verify.tier import Tier
 from kvrelease.workload.budget import Budget
 from kvrelease.workload.check import PromptsReport, SharedPrefix
 from kvrelease.workload.log_report import LoggedFinding, LoggedKeySpace, LoggedTokens, LogReport, Opening
@@ -665,6 +668,53 @@ def probe(number: int, verdict: ProbeVerdict, **changes: object) -> ProbeJudgeme
     )
 
 
+def diagnosis(**changes: object) -> Diagnosis:
+    return _changed(
+        Diagnosis(
+            replica=REPLICA,
+            prefixes=(
+                StalePrefix(
+                    prefix="system:returns-desk",
+                    probe="returns-opened-item-1",
+                    stale=1,
+                    suspect=1,
+                    cached_tokens=768,
+                    stale_from=256,
+                    block_tokens=32,
+                    why_not_from=None,
+                    foreign_from=0,
+                    tiers={Tier.STORAGE: 512, Tier.DEVICE: 256},
+                ),
+                StalePrefix(
+                    prefix="system:billing-desk",
+                    probe="billing-1",
+                    stale=1,
+                    suspect=0,
+                    cached_tokens=None,
+                    stale_from=None,
+                    block_tokens=32,
+                    why_not_from="the entries are gone",
+                    foreign_from=None,
+                    tiers={},
+                ),
+            ),
+            next_steps=(
+                NextStep(
+                    action=Action.STORE,
+                    text=f"restart {REPLICA} over a store of the release's own, named {NAMESPACE}",
+                    detail="the old store fills the cache again after any flush or restart",
+                ),
+                NextStep(
+                    action=Action.FLUSH,
+                    text=f"empty the cache of {REPLICA}, and prewarm it",
+                    call="POST /reset_prefix_cache, or kvrelease prewarm --allow-flush",
+                ),
+            ),
+        ),
+        changes,
+    )
+
+
 def verify(**changes: object) -> VerifyReport:
     return _changed(
         VerifyReport(
@@ -700,6 +750,7 @@ def verify(**changes: object) -> VerifyReport:
             prefixes=1,
             skipped=("hello",),
             cost=Cost(requests=64, retries=0, tokens=39660, seconds=3.5),
+            diagnosis=(diagnosis(),),
             method="suspects are judged by reproduction in every repeat",
         ),
         changes,

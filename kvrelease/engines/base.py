@@ -272,6 +272,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
         queried_tokens: prompt tokens looked up in the prefix cache (or prompt tokens seen, where only that is told).
         cached_tokens: of these, found in a local cache.
         external_cached_tokens: found in a store outside the process; None when the server has no such counter.
+        cached_by_source: hits by where they came from, in the server's own words; empty where it does not tell.
         running_requests: requests in flight now, None when not told.
         waiting_requests: requests that wait for the engine now, None when not told.
     """
@@ -279,6 +280,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     queried_tokens: float
     cached_tokens: float
     external_cached_tokens: float | None = None
+    cached_by_source: dict[str, float] = {}
     running_requests: float | None = None
     waiting_requests: float | None = None
 
@@ -301,6 +303,10 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
             queried_tokens=queried,
             cached_tokens=cached,
             external_cached_tokens=_growth(earlier.external_cached_tokens, self.external_cached_tokens),
+            cached_by_source={
+                source: tokens - earlier.cached_by_source.get(source, 0.0)
+                for source, tokens in self.cached_by_source.items()
+            },
             running_requests=self.running_requests,
             waiting_requests=self.waiting_requests,
         )

@@ -54,6 +54,14 @@ class Metrics:
         }
         return tuple(sorted(int(text) for text in found if text.isdecimal()))
 
+    def totals_by(self, label: str, name: str, *, only: Mapping[str, str] | None = None) -> dict[str, float]:
+        """The sums of one counter by what a label says; empty when it is missing, or one of them is not known."""
+        found: dict[str, float] = {}
+        for sample in self.samples(name):
+            if label in sample.labels and _has(sample, only or {}):
+                found[sample.labels[label]] = found.get(sample.labels[label], 0.0) + sample.value
+        return {} if any(math.isnan(value) for value in found.values()) else found
+
     def samples(self, name: str) -> tuple[Sample, ...]:
         """Each series of one metric, with or without `_total`; none when it is missing."""
         return tuple(self._samples.get(name) or self._samples.get(f"{name}_total") or ())

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.engines.foreign import as_object, at, label, setting_text
+from kvrelease.engines.foreign import as_object, as_text, at, label, setting_text
 from kvrelease.engines.metrics import Metrics
 
 _CACHE_INFO = "vllm:cache_config_info"
@@ -74,8 +74,20 @@ def read_cache(info: JsonObject | None, metrics: Metrics, *, rank: int | None = 
         lost_tokens=block if block is not None and _gives_up_a_block(info) else 0,
         capacity_tokens=min(capacities, default=None),
         is_off="enable_prefix_caching is false" if caches == "false" else None,
-        labels={name: first[name].lower() for name in shown if first.get(name) not in (None, "None")},
+        labels={name: first[name].lower() for name in shown if first.get(name) not in (None, "None")} | _store(info),
     )
+
+
+def _store(info: JsonObject | None) -> dict[str, str]:
+    """The connector to a store outside the process, and where that lies; of its settings, which may hold keys, no more.
+
+    Source: vLLM 0.32.0, config/kv_transfer.py; the connectors' own settings in distributed/kv_transfer/kv_connector/v1.
+    """
+    given = as_object(at(as_object(info), "vllm_config", "kv_transfer_config"))
+    extra = as_object(given.get("kv_connector_extra_config"))
+    places = (as_text(extra.get(name)) for name in ("shared_storage_path", "root_dir", "cache_prefix"))
+    found = {"kv_connector": as_text(given.get("kv_connector")), "kv_store": next(filter(None, places), None)}
+    return {name: value for name, value in found.items() if value}
 
 
 def read_runtime(

@@ -1,5 +1,6 @@
 """The page of the release gate."""
 
+from kvrelease.report.diagnosis import diagnosis_blocks, next_line
 from kvrelease.report.document import Block, Cell, Document, Facts, Notes, Table, Verdict, number, share, word
 from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict
 from kvrelease.verify.judge import VerifyReport
@@ -11,6 +12,7 @@ def verify_document(found: VerifyReport) -> Document:
     several = len({check.replica for check in found.checks if check.replica}) > 1
     blocks: list[Block] = [
         Verdict(word=word(str(found.verdict)), reason=found.reason),
+        *next_line(found.diagnosis),
         Facts(
             pairs=(
                 ("namespace", found.namespace),
@@ -46,6 +48,7 @@ def verify_document(found: VerifyReport) -> Document:
             ),
         ),
     ]
+    blocks += diagnosis_blocks(found.diagnosis)
     blocks += _stale_probes(found)
     notes = [found.method]
     if found.skipped:

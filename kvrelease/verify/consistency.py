@@ -74,6 +74,20 @@ class ProbeJudgement(msgspec.Struct, frozen=True, kw_only=True):
     p: float | None = None
 
 
+def worst_of_each_prefix(judgements: Sequence[ProbeJudgement]) -> tuple[ProbeJudgement, ...]:
+    """[prefixes] the probe of each stale or suspect prefix that speaks loudest: stale before suspect, then farthest."""
+
+    def loudness(judged: ProbeJudgement) -> tuple[bool, float]:
+        return judged.verdict is ProbeVerdict.STALE, judged.distance or 0.0
+
+    worst: dict[str, ProbeJudgement] = {}
+    for judged in judgements:
+        if judged.verdict in (ProbeVerdict.STALE, ProbeVerdict.SUSPECT):
+            held = worst.get(judged.prefix)
+            worst[judged.prefix] = judged if held is None or loudness(judged) > loudness(held) else held
+    return tuple(sorted(worst.values(), key=loudness, reverse=True))
+
+
 def threshold_nats(floor: NoiseFloor) -> float:
     """The distance above which a probe is suspect."""
     return max(DUST_NATS, SUSPECT_RATIO * (floor.max or 0.0))
@@ -101,6 +115,12 @@ def leg_distances(probe: ProbeEvidence) -> tuple[Distance, ...]:
     """[production legs] each against its clean twin; empty when there is no twin."""
     pairs = ((leg.observation, clean_twin(probe, index)) for index, leg in enumerate(probe.production))
     return tuple(distance(production, twin) for production, twin in pairs if twin is not None)
+
+
+def worst_leg(probe: ProbeEvidence) -> int:
+    """Index of the production leg that lies farthest from its clean twin; 0 where no distance is known."""
+    found = leg_distances(probe)
+    return max(range(len(probe.production)), key=lambda index: (found[index].nats or 0.0) if found else 0.0)
 
 
 def is_suspect(probe: ProbeEvidence, floor: NoiseFloor) -> bool:
@@ -211,7 +231,7 @@ def _judgement(
     probe: ProbeEvidence, *, weighed: _Weighed, are_too_many: bool, replica: str, old: Observation | None
 ) -> ProbeJudgement:
     found, again = weighed.distances, weighed.again
-    worst = max(range(len(probe.production)), key=lambda index: (found[index].nats or 0.0) if found else 0.0)
+    worst = worst_leg(probe)
     leg, shown = probe.production[worst], found[worst] if found else None
     verdict, detail = _VERDICTS[weighed.strength], weighed.strength.value
     if weighed.strength is _Strength.REPRODUCED and are_too_many:

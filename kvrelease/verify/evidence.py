@@ -8,7 +8,7 @@ import msgspec
 
 from kvrelease.artifacts import Artifact, Fault, ReleaseRef
 from kvrelease.binding.observe import Leg
-from kvrelease.engines.base import EngineIdentity, Observation
+from kvrelease.engines.base import Counters, EngineIdentity, Observation
 
 
 class Isolation(enum.StrEnum):
@@ -183,6 +183,45 @@ class PowerPair(msgspec.Struct, frozen=True, kw_only=True):
     clean: Observation
 
 
+class Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """The beginning of a prompt as token ids, cut after whole blocks, and answered both ways.
+
+    Attributes:
+        blocks: that the cut was to hit: it is just long enough for them.
+        production: in production's key space.
+        clean: its clean twin.
+    """
+
+    blocks: int
+    production: Leg
+    clean: Leg
+
+
+class Bisection(msgspec.Struct, frozen=True, kw_only=True):
+    """The search for the first stale block of one shared prefix, by cuts of the prompt of its worst probe.
+
+    Attributes:
+        probe: whose prompt was cut.
+        prefix: that it belongs to.
+        block_tokens: tokens of a block; None when not known.
+        cuts: in the order asked; none where it could not begin.
+        why_not: why it could not begin, or go on; None when it came to its end.
+    """
+
+    probe: str
+    prefix: str
+    block_tokens: int | None
+    cuts: tuple[Cut, ...] = ()
+    why_not: str | None = None
+
+
+class Lookup(msgspec.Struct, frozen=True, kw_only=True):
+    """How the server's counters moved while a probe was asked for the first time as production."""
+
+    probe: str
+    counted: Counters
+
+
 class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """Everything observed on one replica.
 
@@ -207,6 +246,8 @@ class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
         residency: production legs asked again at the end; `probes` has them too.
         reference: the engine that gave the reference legs, None for the replica itself.
         noise: [nonce prompts] a miss and a hit of each, where the isolation allows no clean hits of the probes.
+        lookups: of the first production legs, where the counters tell tiers apart.
+        bisections: of stale and suspect prefixes, the worst first.
     """
 
     identity: EngineIdentity
@@ -229,6 +270,8 @@ class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
     residency: tuple[Leg, ...] = ()
     reference: EngineIdentity | None = None
     noise: tuple[tuple[Leg, Leg], ...] = ()
+    lookups: tuple[Lookup, ...] = ()
+    bisections: tuple[Bisection, ...] = ()
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,12 +24,14 @@ from kvrelease.verify.checks import (
     space_name,
 )
 from kvrelease.verify.claim import stale_interval
-from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict, judge_probes, widened
-from kvrelease.verify.evidence import Cost, Evidence, Isolation, ReplicaEvidence
+from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict, judge_probes
+from kvrelease.verify.diagnosis import Diagnosis, diagnosis_of
+from kvrelease.verify.evidence import Cost, Evidence, ReplicaEvidence
 from kvrelease.verify.exposure import ExposureResult, SpaceVerdict, check_exposure, exposure_results
-from kvrelease.verify.identity import FOREIGN_BOUND_NATS, check_identity
+from kvrelease.verify.floor import judging_floor
+from kvrelease.verify.identity import check_identity
 from kvrelease.verify.isolation import IsolationResult, check_bypass, check_flush, isolation_result
-from kvrelease.verify.noise import NoiseFloor, noise_floor
+from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.power import check_power, stale_clean_distance
 from kvrelease.verify.repeats import ALPHA, REPEATS
 from kvrelease.verify.response_cache import check_response_cache, without_kept_hits
@@ -86,6 +88,7 @@ class VerifyReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/verify"):
         skipped: prompts too short to say anything.
         cost: of the run.
         faults: what ended parts of the run early, or left replicas unjudged.
+        diagnosis: of each replica whose probes are stale or suspect, or whose hits were foreign at first touch.
         method: how suspects were judged.
     """
 
@@ -106,6 +109,7 @@ class VerifyReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/verify"):
     cost: Cost
     isolation: tuple[IsolationResult, ...] = ()
     faults: tuple[Fault, ...] = ()
+    diagnosis: tuple[Diagnosis, ...] = ()
     method: str = METHOD_NOTE
 
 
@@ -113,6 +117,7 @@ class _ReplicaJudgement(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[Check, ...]
     probes: tuple[ProbeJudgement, ...]
     floor: NoiseFloor
+    diagnosis: Diagnosis | None
 
 
 def judge(evidence: Evidence) -> VerifyReport:
@@ -164,6 +169,7 @@ def judge(evidence: Evidence) -> VerifyReport:
         cost=evidence.cost,
         isolation=tuple(isolation_result(replica) for replica in evidence.replicas),
         faults=evidence.faults,
+        diagnosis=tuple(one.diagnosis for one in judged.values() if one.diagnosis is not None),
     )
 
 
@@ -172,9 +178,7 @@ _NO_BINDING = BindingResult(bound=None, proof="no replica was observed")
 
 
 def _judge_replica(replica: ReplicaEvidence, evidence: Evidence) -> _ReplicaJudgement:
-    floor = noise_floor(replica.probes, nonces=replica.noise)
-    if replica.isolation is Isolation.REFERENCE and _differs_in_kind(replica):
-        floor = widened(floor, to_threshold=FOREIGN_BOUND_NATS)
+    floor = judging_floor(replica)
     url = replica.identity.url
     response_cache = check_response_cache(replica, floor=floor)
     replica = without_kept_hits(replica)
@@ -200,13 +204,18 @@ def _judge_replica(replica: ReplicaEvidence, evidence: Evidence) -> _ReplicaJudg
         *((exposure,) if exposure else ()),
         *((flush,) if flush else ()),
     )
-    return _ReplicaJudgement(checks=checks, probes=probes, floor=floor)
-
-
-def _differs_in_kind(replica: ReplicaEvidence) -> bool:
-    reference = replica.reference
-    return reference is not None and (
-        (reference.kind, reference.version) != (replica.identity.kind, replica.identity.version)
+    return _ReplicaJudgement(
+        checks=checks,
+        probes=probes,
+        floor=floor,
+        diagnosis=diagnosis_of(
+            replica,
+            probes,
+            floor=floor,
+            checks=checks,
+            namespace=evidence.namespace,
+            key_space=evidence.production_salt,
+        ),
     )
 
 

@@ -24,6 +24,7 @@ from kvrelease.engines.base import Request
 from kvrelease.errors import Refused, UsageError, one_of
 from kvrelease.progress import Progress, ProgressEvent
 from kvrelease.verify.asking import LegKind, repeats_to_ask, suspects_of
+from kvrelease.verify.bisect import Bisector
 from kvrelease.verify.consistency import is_suspect
 from kvrelease.verify.distance import telling_tokens
 from kvrelease.verify.evidence import (
@@ -37,6 +38,7 @@ from kvrelease.verify.evidence import (
     ReplicaEvidence,
 )
 from kvrelease.verify.ladder import Ladder, Leaks, hidden_hits, why_not_cold
+from kvrelease.verify.lookups import Lookups
 from kvrelease.verify.noise import NoiseFloor, noise_floor
 from kvrelease.verify.record import as_probe, probe_request
 from kvrelease.verify.repeats import REPEATS, in_turn
@@ -98,6 +100,13 @@ class Collector:
         self._binding: BindingEvidence | None = None
         self._residency: list[Leg] = []
         self._noise: list[tuple[Leg, Leg]] = []
+        self._lookups = Lookups(replica.observer.engine)
+        self._bisector = Bisector(
+            replica,
+            as_production=lambda prompt_id: self._request(prompt_id, salt=replica.deployment.salt),
+            as_clean_twin=self._clean_twin,
+            observe=self._observe,
+        )
         self._done = 0
 
     async def collect(self) -> None:
@@ -109,7 +118,7 @@ class Collector:
         self._is_fresh = await self._nobody_was_here()
         heals = self._capabilities.reference_heals
         for prompt_id in self._prompts:
-            await self._ask_as_production(prompt_id)
+            await self._lookups.around(prompt_id, self._ask_as_production)
             if heals:
                 for _ in range(REPEATS):
                     await self._repeat_production(prompt_id)
@@ -130,6 +139,7 @@ class Collector:
             for prompt_id in self._one_per_prefix():
                 self._residency.append(await self._ask_as_production(prompt_id))
             await self._repeat_suspects()
+        await self._bisector.run(self.evidence())
         await self.replica.observer.require_same_process()
 
     @property
@@ -213,6 +223,8 @@ class Collector:
             residency=tuple(self._residency),
             reference=self._reference.identity if self._reference else None,
             noise=tuple(self._noise),
+            lookups=tuple(self._lookups.found),
+            bisections=tuple(self._bisector.found),
         )
 
     def _probes(self) -> tuple[ProbeEvidence, ...]:
@@ -398,10 +410,14 @@ class Collector:
         request = self._request(prompt_id, salt=self.replica.deployment.salt)
         return await self._fresh(prompt_id, request, kind=0, on=self.replica)
 
-    async def _repeat_cleanly(self, prompt_id: str) -> Leg:
+    def _clean_twin(self, prompt_id: str) -> tuple[Request, Replica]:
+        """The request that is like a production leg, and clean; and who answers it."""
         way = self._isolated_by[prompt_id]
-        request = self._ladder.clean_request(self._prompts[prompt_id], way)
-        return await self._fresh(prompt_id, request, kind=1, on=self._ladder.answering(way))
+        return self._ladder.clean_request(self._prompts[prompt_id], way), self._ladder.answering(way)
+
+    async def _repeat_cleanly(self, prompt_id: str) -> Leg:
+        request, on = self._clean_twin(prompt_id)
+        return await self._fresh(prompt_id, request, kind=1, on=on)
 
     async def _fresh(self, prompt_id: str, request: Request, *, kind: int, on: Replica) -> Leg:
         """One repeat; where candidates are told, the first token that is not forced says it all."""

@@ -171,6 +171,8 @@ class ScriptedEngine:
         """A body that holds it is answered with `refused_status` on `refused_on`."""
         self.refused_status = 400
         self.refused_on: tuple[str, ...] = GENERATIONS
+        self.external_source: str | None = None
+        """What `vllm:prompt_tokens_cached_by_source` calls the store below; None for a release without that metric."""
         self.waiting = 0
         """What `vllm:num_requests_waiting` tells."""
         self.adapters = tuple(adapters)

@@ -26,6 +26,12 @@ PAGE = b"<!DOCTYPE html><html><head><title>Welcome to the gateway</title></head>
 GENERATIONS = ("/v1/chat/completions", "/v1/completions")
 
 
+_STORE = {
+    "kv_connector": "ExampleConnector",
+    "kv_connector_extra_config": {"shared_storage_path": "/kv/shared", "password": "hunter2"},
+}
+
+
 class Handler(BaseHTTPRequestHandler):
     """One connection. `engine` is set on a subclass made for each engine."""
 
@@ -465,6 +471,7 @@ class Handler(BaseHTTPRequestHandler):
                 "enable_prefix_caching": True,
             },
             "speculative_config": {"method": "mtp"} if engine.gives_up_a_block else None,
+            "kv_transfer_config": _STORE if engine.has_store else None,
             "parallel_config": {"tensor_parallel_size": 1, "pipeline_parallel_size": 1},
         }
 
@@ -490,6 +497,12 @@ class Handler(BaseHTTPRequestHandler):
             for name, value in counters.items():
                 lines += [f"# TYPE vllm:{name}_total counter", f"vllm:{name}_total{label} {float(value)}"]
                 lines += [f"# TYPE vllm:{name}_created gauge", f"vllm:{name}_created{label} 1.7e+09"]
+            if engine.external_source is not None:
+                name = "vllm:prompt_tokens_cached_by_source_total"
+                sources = {"device": counters["prefix_cache_hits"], "host": 0, "p2p": 0}
+                sources[engine.external_source] = counters["external_prefix_cache_hits"]
+                lines.append(f"# TYPE {name} counter")
+                lines += [f'{name}{label[:-1]},source="{one}"}} {float(sources[one])}' for one in sources]
             for name, value in (("running", 0), ("waiting", engine.waiting)):
                 full = f"vllm:num_requests_{name}"
                 lines += [f"# TYPE {full} gauge", f"{full}{label} {float(value)}"]

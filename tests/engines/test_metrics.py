@@ -51,3 +51,16 @@ def test_another_format_is_an_error(text: str) -> None:
 
 def test_infinities_are_numbers() -> None:
     assert parse_metrics("# TYPE a gauge\na +Inf\n", source="page").total("a") == math.inf
+
+
+def test_a_counter_is_told_apart_by_a_label_of_one_rank_or_of_all() -> None:
+    text = "# TYPE a_total counter\n" + "".join(
+        f'a_total{{engine="{rank}",source="{source}"}} {value}\n'
+        for rank, source, value in ((0, "device", 3), (0, "disk", 4), (1, "disk", 5))
+    )
+    metrics = parse_metrics(text, source="page")
+    assert metrics.totals_by("source", "a") == {"device": 3.0, "disk": 9.0}
+    assert metrics.totals_by("source", "a", only={"engine": "0"}) == {"device": 3.0, "disk": 4.0}
+    assert metrics.totals_by("source", "b") == {}
+    broken = parse_metrics(text.replace("} 4", "} NaN"), source="page")
+    assert broken.totals_by("source", "a") == {}

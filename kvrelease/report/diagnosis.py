@@ -1,0 +1,81 @@
+"""Where it is stale, and what to do next: the part of the gate's page that a failure has."""
+
+from __future__ import annotations
+
+from kvrelease.report.document import Block, Cell, Notes, Table, Text, first_rows
+from kvrelease.verify.diagnosis import Diagnosis, StalePrefix
+from kvrelease.verify.next_step import NextStep
+from kvrelease.verify.tier import tier_in_words
+
+# A failed run has hundreds of prefixes where everything is stale.
+MAX_ROWS = 20
+MAX_NAMES = 5
+
+
+def next_line(found: tuple[Diagnosis, ...]) -> list[Block]:
+    """The line under the verdict: the first thing to do; nothing where there is nothing."""
+    return [Text(text=f"Next: {_step(found[0].next_steps[0])}")] if found and found[0].next_steps else []
+
+
+def diagnosis_blocks(found: tuple[Diagnosis, ...]) -> list[Block]:
+    """Where, from which token on, out of which tier; and every step."""
+    if not found:
+        return []
+    several = len({one.replica for one in found}) > 1
+    rows = [(one.replica, prefix) for one in found for prefix in one.prefixes]
+    columns = (
+        "prefix",
+        "stale/suspect",
+        "stale from token",
+        "foreign from",
+        "tier",
+        *(("replica",) if several else ()),
+    )
+    table = Table(
+        title="Where",
+        columns=columns,
+        rows=tuple((*_row(prefix), *((replica,) if several else ())) for replica, prefix in rows),
+    )
+    steps = dict.fromkeys(
+        f"{'first' if place == 0 else 'then'} {_step(step)}{f': {step.detail}' if step.detail else ''}"
+        for one in found
+        for place, step in enumerate(one.next_steps)
+    )
+    reasons = _reasons([prefix for _, prefix in rows])
+    blocks: list[Block] = [first_rows(table, MAX_ROWS), Notes(title="Next", lines=tuple(steps))]
+    return [*blocks, Notes(title="From which token on, not found out", lines=reasons)] if reasons else blocks
+
+
+def _reasons(prefixes: list[StalePrefix]) -> tuple[str, ...]:
+    """Why it is not told from which token on, each reason once."""
+    grouped: dict[str, list[str]] = {}
+    for prefix in prefixes:
+        if prefix.why_not_from is not None:
+            grouped.setdefault(prefix.why_not_from, []).append(prefix.prefix)
+    return tuple(f"{_first_names(names)}: {why}" for why, names in grouped.items())
+
+
+def _first_names(names: list[str]) -> str:
+    more = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _step(step: NextStep) -> str:
+    return step.text if step.call is None else f"{step.text} ({step.call})"
+
+
+def _row(prefix: StalePrefix) -> tuple[Cell, ...]:
+    foreign = "?" if prefix.foreign_from is None else f"{prefix.foreign_from:,}"
+    return (
+        prefix.prefix,
+        f"{prefix.stale}/{prefix.suspect}",
+        _stale_from(prefix),
+        foreign,
+        ", ".join(f"{tier_in_words(tier)} {tokens:,}" for tier, tokens in prefix.tiers.items()) or "?",
+    )
+
+
+def _stale_from(prefix: StalePrefix) -> str:
+    if prefix.stale_from is None or not prefix.block_tokens:
+        return "?"
+    return f"{prefix.stale_from:,} (block {prefix.stale_from // prefix.block_tokens})"

@@ -1,0 +1,164 @@
+"""What is wrong, where, and what the operator does next: told of a replica whose probes are stale or suspect; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from kvrelease.verify.checks import Check, CheckId, CheckVerdict, binding_result
+from kvrelease.verify.consistency import (
+    ProbeJudgement,
+    ProbeVerdict,
+    threshold_nats,
+    worst_of_each_prefix,
+)
+from kvrelease.verify.evidence import Bisection, ReplicaEvidence
+from kvrelease.verify.first_stale import bracket
+from kvrelease.verify.next_step import NextStep, Situation, next_steps
+from kvrelease.verify.noise import NoiseFloor
+from kvrelease.verify.tier import Tier, tiers_of
+
+NOT_SEARCHED = "not searched: other prefixes were worse, or the run ended before"
+
+
+class StalePrefix(msgspec.Struct, frozen=True, kw_only=True):
+    """One shared prefix whose answers are stale or suspect, or whose hits nothing explains.
+
+    Attributes:
+        prefix: its label.
+        probe: of its probes, the one that was searched: the worst.
+        stale: how many of its probes are.
+        suspect: likewise.
+        cached_tokens: of the worst production leg; None when not known.
+        stale_from: leading tokens of the probe's prompt over which its answer agrees with a clean one: the block that
+            begins there is the first to make a difference that shows. None when not found.
+        block_tokens: the engine's; None when not known.
+        why_not_from: why `stale_from` is not told; None where it is.
+        foreign_from: leading tokens of the hit that this release is known to have computed; what follows is foreign.
+            None where nothing is known to be.
+        tiers: cached tokens by the tier that answered the first request of this prefix; empty when not known.
+    """
+
+    prefix: str
+    probe: str
+    stale: int
+    suspect: int
+    cached_tokens: int | None
+    stale_from: int | None
+    block_tokens: int | None
+    why_not_from: str | None
+    foreign_from: int | None
+    tiers: dict[Tier, int]
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong on one replica, and what to do.
+
+    Attributes:
+        replica: its URL.
+        prefixes: the worst first.
+        next_steps: in the order to take them.
+    """
+
+    replica: str
+    prefixes: tuple[StalePrefix, ...]
+    next_steps: tuple[NextStep, ...]
+
+
+def diagnosis_of(
+    replica: ReplicaEvidence,
+    judgements: Sequence[ProbeJudgement],
+    *,
+    floor: NoiseFloor,
+    checks: Sequence[Check],
+    namespace: str,
+    key_space: str | None,
+) -> Diagnosis | None:
+    """The diagnosis of one replica; None where no probe is stale or suspect, and no hit was foreign at first touch.
+
+    Args:
+        replica: the evidence.
+        judgements: of its probes.
+        floor: that they were judged by.
+        checks: of this replica.
+        namespace: of the release.
+        key_space: production's, None for unsalted.
+    """
+    failed = {check.id for check in checks if check.verdict is CheckVerdict.FAIL}
+    prefixes = stale_prefixes(replica, judgements, floor=floor, names_foreign=CheckId.FIRST_TOUCH in failed)
+    if not prefixes:
+        return None
+    nonce = replica.binding
+    situation = Situation(
+        identity=replica.identity,
+        namespace=namespace,
+        key_space=key_space,
+        runs_other_weights=CheckId.IDENTITY in failed,
+        is_bound=binding_result(replica).bound,
+        ignores_salt=bool(replica.leaks) or (nonce is not None and bool(nonce.fresh_salt.hits_mostly)),
+        is_proven=bool(failed & {CheckId.FIRST_TOUCH, CheckId.CONSISTENCY}),
+        tiers=frozenset(tier for prefix in prefixes for tier in prefix.tiers),
+    )
+    return Diagnosis(replica=replica.identity.url, prefixes=prefixes, next_steps=next_steps(situation))
+
+
+def stale_prefixes(
+    replica: ReplicaEvidence, judgements: Sequence[ProbeJudgement], *, floor: NoiseFloor, names_foreign: bool
+) -> tuple[StalePrefix, ...]:
+    """[prefixes] that are stale or suspect, the worst first; with `names_foreign` those with foreign hits as well."""
+    worst = list(worst_of_each_prefix(judgements))
+    if names_foreign:
+        worst += _most_foreign(judgements, except_for={judged.prefix for judged in worst})
+    searches = {search.prefix: search for search in replica.bisections}
+    return tuple(
+        _of_prefix(judged, replica, judgements, search=searches.get(judged.prefix), floor=floor) for judged in worst
+    )
+
+
+def _most_foreign(judgements: Sequence[ProbeJudgement], *, except_for: set[str]) -> list[ProbeJudgement]:
+    most: dict[str, ProbeJudgement] = {}
+    for judged in judgements:
+        foreign = judged.foreign_tokens or 0
+        if foreign and judged.prefix not in except_for:
+            held = most.get(judged.prefix)
+            most[judged.prefix] = judged if held is None or foreign > (held.foreign_tokens or 0) else held
+    return list(most.values())
+
+
+def _of_prefix(
+    worst: ProbeJudgement,
+    replica: ReplicaEvidence,
+    judgements: Sequence[ProbeJudgement],
+    *,
+    search: Bisection | None,
+    floor: NoiseFloor,
+) -> StalePrefix:
+    block = replica.identity.capabilities.block_tokens
+    verdicts = [judged.verdict for judged in judgements if judged.prefix == worst.prefix]
+    is_silent = worst.verdict not in (ProbeVerdict.STALE, ProbeVerdict.SUSPECT)
+    first = None if search is None else bracket(search, threshold=threshold_nats(floor)).first_stale_block
+    why_not = NOT_SEARCHED if search is None else search.why_not or NOT_SEARCHED
+    if is_silent:
+        why_not = "no answer differs from its clean twin"
+    return StalePrefix(
+        prefix=worst.prefix,
+        probe=worst.id if search is None else search.probe,
+        stale=verdicts.count(ProbeVerdict.STALE),
+        suspect=verdicts.count(ProbeVerdict.SUSPECT),
+        cached_tokens=worst.cached_tokens,
+        stale_from=None if first is None or block is None else first * block,
+        block_tokens=block,
+        why_not_from=None if first is not None else why_not,
+        foreign_from=(worst.cached_tokens or 0) - worst.foreign_tokens if worst.foreign_tokens else None,
+        tiers=_first_tiers(replica, worst.prefix),
+    )
+
+
+def _first_tiers(replica: ReplicaEvidence, prefix: str) -> dict[Tier, int]:
+    """Of the first probe of a prefix that hit: what it brought into memory, later ones find there."""
+    lookups = {lookup.probe: lookup for lookup in replica.lookups}
+    for probe in replica.probes:
+        if probe.prefix == prefix and probe.production and probe.production[0].cached_tokens != 0:
+            return tiers_of(probe.production[0], lookups.get(probe.id))
+    return {}
