@@ -40,7 +40,8 @@ from kvrelease.selection.evaluate import Traffic
 from kvrelease.selection.result import CurvePoint, SelectedPrompt, Selection
 from kvrelease.selection.split import SplitBy
 from kvrelease.verify.checks import BindingResult, Check, CheckId, CheckVerdict
-from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict
+from kvrelease.verify.closeness import Closeness
+from kvrelease.verify.consistency import CloserTo, ProbeJudgement, ProbeVerdict
 from kvrelease.verify.diagnosis import Diagnosis, StalePrefix
 from kvrelease.verify.evidence import Cost
 from kvrelease.verify.exposure import ExposureResult, SpaceVerdict
@@ -662,7 +663,7 @@ def probe(number: int, verdict: ProbeVerdict, **changes: object) -> ProbeJudgeme
             cached_tokens=768,
             foreign_tokens=768,
             first_divergence=6,
-            closer_to="old",
+            closer_to=CloserTo.OLD,
         ),
         changes,
     )
@@ -684,6 +685,7 @@ def diagnosis(**changes: object) -> Diagnosis:
                     why_not_from=None,
                     foreign_from=0,
                     tiers={Tier.STORAGE: 512, Tier.DEVICE: 256},
+                    closeness=Closeness(to_old=0.6, to_hybrid=0.021, to_new=0.2803, closer_to=CloserTo.HYBRID),
                 ),
                 StalePrefix(
                     prefix="system:billing-desk",

@@ -74,6 +74,7 @@ PURE = (
     "verify/asking.py",
     "verify/checks.py",
     "verify/claim.py",
+    "verify/closeness.py",
     "verify/consistency.py",
     "verify/diagnosis.py",
     "verify/distance.py",

@@ -585,7 +585,13 @@ class LocalEngine:
 
 
 async def stale_and_clean(
-    old: LocalEngine, new: LocalEngine, request: Request, *, scratch: BlockCache | None = None
+    old: LocalEngine,
+    new: LocalEngine,
+    request: Request,
+    *,
+    scratch: BlockCache | None = None,
+    stale_from: int = 0,
+    hit_tokens: int | None = None,
 ) -> tuple[Observation, Observation]:
     """What `new` answers over KV that `old` computed, and over its own: both are hits of the same length.
 
@@ -599,6 +605,8 @@ async def stale_and_clean(
         request: its salt does not matter.
         scratch: keeps the blocks of both between calls, so that a shared system prompt is computed once; None for the
             one that `new` has.
+        stale_from: leading tokens that `new` computed itself, whole blocks of them; what follows is `old`'s.
+        hit_tokens: how much of the prompt is a hit, whole blocks of it; None for as much as can be.
 
     Raises:
         UnsupportedRelease: no block of `old` can be hit by `new`: their KV has other shapes, or `old` does not know
@@ -606,11 +614,19 @@ async def stale_and_clean(
         PromptTooLong: prompt and generation do not fit the context of either.
         Refused: the body is malformed.
     """
-    return await asyncio.to_thread(_stale_and_clean, old, new, request, scratch or new.scratch)
+    return await asyncio.to_thread(
+        _stale_and_clean, old, new, request, scratch or new.scratch, stale_from=stale_from, hit_tokens=hit_tokens
+    )
 
 
 def _stale_and_clean(
-    old: LocalEngine, new: LocalEngine, request: Request, scratch: BlockCache
+    old: LocalEngine,
+    new: LocalEngine,
+    request: Request,
+    scratch: BlockCache,
+    *,
+    stale_from: int,
+    hit_tokens: int | None,
 ) -> tuple[Observation, Observation]:
     if old.shape != new.shape:
         raise UnsupportedRelease(f"KV of {old.url} is {old.shape}, of {new.url} {new.shape}: none can be stale")
@@ -619,8 +635,12 @@ def _stale_and_clean(
         engine._check_fits(token_ids, request)
     if max(token_ids) >= old._release.vocabulary:
         raise UnsupportedRelease(f"{old.url} lacks a token of the prompt as {new.url} reads it: none can be stale")
-    stale = new._answer_over(token_ids, old._blocks(token_ids, scratch, salt=request.salt), request)
-    clean = new._answer_over(token_ids, new._blocks(token_ids, scratch, salt=request.salt), request)
+    first = stale_from // new.block_tokens
+    hit = None if hit_tokens is None else hit_tokens // new.block_tokens
+    theirs = old._blocks(token_ids, scratch, salt=request.salt)
+    ours = new._blocks(token_ids, scratch, salt=request.salt)
+    stale = new._answer_over(token_ids, [*ours[:first], *theirs[first:]][:hit], request)
+    clean = new._answer_over(token_ids, ours[:hit], request)
     return stale, clean
 
 

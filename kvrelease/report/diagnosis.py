@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kvrelease.report.document import Block, Cell, Notes, Table, Text, first_rows
+from kvrelease.report.document import Block, Cell, Notes, Table, Text, first_rows, number
+from kvrelease.verify.closeness import Closeness
 from kvrelease.verify.diagnosis import Diagnosis, StalePrefix
 from kvrelease.verify.next_step import NextStep
 from kvrelease.verify.tier import tier_in_words
@@ -29,6 +30,7 @@ def diagnosis_blocks(found: tuple[Diagnosis, ...]) -> list[Block]:
         "stale from token",
         "foreign from",
         "tier",
+        "closer to",
         *(("replica",) if several else ()),
     )
     table = Table(
@@ -72,7 +74,17 @@ def _row(prefix: StalePrefix) -> tuple[Cell, ...]:
         _stale_from(prefix),
         foreign,
         ", ".join(f"{tier_in_words(tier)} {tokens:,}" for tier, tokens in prefix.tiers.items()) or "?",
+        _closer_to(prefix.closeness),
     )
+
+
+def _closer_to(found: Closeness | None) -> str:
+    """The nearest release with all distances, so that a reader sees how clear it is."""
+    if found is None:
+        return "?"
+    known = (("old", found.to_old), ("hybrid", found.to_hybrid), ("new", found.to_new))
+    nats = ", ".join(f"{name} {number(value, digits=3)}" for name, value in known if value is not None)
+    return f"{found.closer_to or '?'} ({nats})" if nats else "?"
 
 
 def _stale_from(prefix: StalePrefix) -> str:

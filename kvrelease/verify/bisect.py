@@ -110,7 +110,7 @@ class Bisector:
             KvreleaseError: the engine failed; `found` keeps what was asked before.
         """
         floor = judging_floor(seen)
-        judged = judge_probes(seen.probes, floor=floor, replica=self._replica.identity.url, old={})
+        judged = judge_probes(seen.probes, floor=floor, replica=self._replica.identity.url)
         probes = {probe.id: probe for probe in seen.probes}
         for worst in worst_of_each_prefix(judged)[:MAX_PREFIXES]:
             await self._search(probes[worst.id], threshold=threshold_nats(floor))

@@ -8,7 +8,7 @@ where too many shared prefixes show a smaller difference for chance. Formulas, s
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -44,6 +44,19 @@ class ProbeVerdict(enum.StrEnum):
     UNJUDGED = "unjudged"
 
 
+class CloserTo(enum.StrEnum):
+    """Whose answer a stale one is like (`closeness`)."""
+
+    OLD = "old"
+    """The old release's own: its weights, or an answer that somebody kept."""
+    HYBRID = "hybrid"
+    """The new weights' over the old release's KV: what a stale cache makes."""
+    NEW = "new"
+    """The new release's: hardly stale."""
+    UNLIKE = "unlike"
+    """None of those at hand: another release's KV, a mixture, or damage."""
+
+
 class ProbeJudgement(msgspec.Struct, frozen=True, kw_only=True):
     """One probe, judged.
 
@@ -57,7 +70,7 @@ class ProbeJudgement(msgspec.Struct, frozen=True, kw_only=True):
         cached_tokens: of the production leg that lies farthest from its twin, like what follows.
         foreign_tokens: of these, explained by nothing; None when not known.
         first_divergence: index of the first generated token that differs, None when none does.
-        closer_to: `old` or `new`, with a baseline; None without.
+        closer_to: whose answer it is like; None without witnesses of the old release, or where two are equally near.
         p: of the exact permutation test of its repeats; None where there were none.
     """
 
@@ -70,7 +83,7 @@ class ProbeJudgement(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int | None
     foreign_tokens: int | None
     first_divergence: int | None
-    closer_to: str | None = None
+    closer_to: CloserTo | None = None
     p: float | None = None
 
 
@@ -138,16 +151,13 @@ def is_proven(probe: ProbeEvidence, floor: NoiseFloor) -> bool:
     return _weighed(probe, floor).strength is _Strength.PROVEN
 
 
-def judge_probes(
-    probes: Sequence[ProbeEvidence], *, floor: NoiseFloor, replica: str, old: Mapping[str, Observation]
-) -> tuple[ProbeJudgement, ...]:
+def judge_probes(probes: Sequence[ProbeEvidence], *, floor: NoiseFloor, replica: str) -> tuple[ProbeJudgement, ...]:
     """[probes] judgements of one replica's probes.
 
     Args:
         probes: the evidence.
         floor: of the same run.
         replica: URL, for the report.
-        old: observations of the old release by prompt id, for `closer_to`.
     """
     weighed = {probe.id: _weighed(probe, floor) for probe in probes}
     shown = (_Strength.PROVEN, _Strength.REPRODUCED)
@@ -159,7 +169,6 @@ def judge_probes(
             weighed=weighed[probe.id],
             are_too_many=bool(showing) and chance <= ALPHA,
             replica=replica,
-            old=old.get(probe.id),
         )
         for probe in probes
     )
@@ -227,9 +236,7 @@ def _is_large(again: RepeatsResult, floor: NoiseFloor) -> bool:
     return again.excess > WRITTEN_APART_NATS
 
 
-def _judgement(
-    probe: ProbeEvidence, *, weighed: _Weighed, are_too_many: bool, replica: str, old: Observation | None
-) -> ProbeJudgement:
+def _judgement(probe: ProbeEvidence, *, weighed: _Weighed, are_too_many: bool, replica: str) -> ProbeJudgement:
     found, again = weighed.distances, weighed.again
     worst = worst_leg(probe)
     leg, shown = probe.production[worst], found[worst] if found else None
@@ -250,7 +257,6 @@ def _judgement(
         cached_tokens=leg.cached_tokens,
         foreign_tokens=leg.foreign_tokens,
         first_divergence=shown.first_divergence if shown else None,
-        closer_to=_closer_to(leg.observation, twin=clean_twin(probe, worst), old=old),
         p=None if again is None else again.p,
     )
 
@@ -266,12 +272,3 @@ _VERDICTS = {
     _Strength.REPRODUCED: ProbeVerdict.SUSPECT,
     _Strength.PROVEN: ProbeVerdict.STALE,
 }
-
-
-def _closer_to(seen: Observation, *, twin: Observation | None, old: Observation | None) -> str | None:
-    if old is None or twin is None:
-        return None
-    to_old, to_new = distance(seen, old).nats, distance(seen, twin).nats
-    if to_old is None or to_new is None or to_old == to_new:
-        return None
-    return "old" if to_old < to_new else "new"

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from kvrelease.verify.checks import Check, CheckId, CheckVerdict, binding_result
+from kvrelease.verify.closeness import Closeness
 from kvrelease.verify.consistency import (
     ProbeJudgement,
     ProbeVerdict,
+    judge_probes,
     threshold_nats,
     worst_of_each_prefix,
 )
 from kvrelease.verify.evidence import Bisection, ReplicaEvidence
 from kvrelease.verify.first_stale import bracket
+from kvrelease.verify.floor import judging_floor
 from kvrelease.verify.next_step import NextStep, Situation, next_steps
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.tier import Tier, tiers_of
@@ -38,6 +41,7 @@ class StalePrefix(msgspec.Struct, frozen=True, kw_only=True):
         foreign_from: leading tokens of the hit that this release is known to have computed; what follows is foreign.
             None where nothing is known to be.
         tiers: cached tokens by the tier that answered the first request of this prefix; empty when not known.
+        closeness: of the probe's answer to those of the releases; None without witnesses.
     """
 
     prefix: str
@@ -50,6 +54,7 @@ class StalePrefix(msgspec.Struct, frozen=True, kw_only=True):
     why_not_from: str | None
     foreign_from: int | None
     tiers: dict[Tier, int]
+    closeness: Closeness | None = None
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +75,7 @@ def diagnosis_of(
     replica: ReplicaEvidence,
     judgements: Sequence[ProbeJudgement],
     *,
+    closeness: Mapping[str, Closeness],
     floor: NoiseFloor,
     checks: Sequence[Check],
     namespace: str,
@@ -80,13 +86,17 @@ def diagnosis_of(
     Args:
         replica: the evidence.
         judgements: of its probes.
+        closeness: of its answers to those of the releases, by prompt id.
         floor: that they were judged by.
         checks: of this replica.
         namespace: of the release.
         key_space: production's, None for unsalted.
     """
     failed = {check.id for check in checks if check.verdict is CheckVerdict.FAIL}
-    prefixes = stale_prefixes(replica, judgements, floor=floor, names_foreign=CheckId.FIRST_TOUCH in failed)
+    prefixes = tuple(
+        msgspec.structs.replace(prefix, closeness=closeness.get(prefix.probe))
+        for prefix in stale_prefixes(replica, judgements, floor=floor, names_foreign=CheckId.FIRST_TOUCH in failed)
+    )
     if not prefixes:
         return None
     nonce = replica.binding
@@ -101,6 +111,13 @@ def diagnosis_of(
         tiers=frozenset(tier for prefix in prefixes for tier in prefix.tiers),
     )
     return Diagnosis(replica=replica.identity.url, prefixes=prefixes, next_steps=next_steps(situation))
+
+
+def searched_prefixes(replica: ReplicaEvidence) -> tuple[StalePrefix, ...]:
+    """[prefixes] that are stale or suspect, the worst first, by evidence that is still coming in."""
+    floor = judging_floor(replica)
+    judged = judge_probes(replica.probes, floor=floor, replica=replica.identity.url)
+    return stale_prefixes(replica, judged, floor=floor, names_foreign=False)
 
 
 def stale_prefixes(

@@ -222,6 +222,22 @@ class Lookup(msgspec.Struct, frozen=True, kw_only=True):
     counted: Counters
 
 
+class InProcessAnswers(msgspec.Struct, frozen=True, kw_only=True):
+    """The prompt of a stale probe, answered by the releases in process.
+
+    Attributes:
+        probe: its id.
+        old: by the old release.
+        stale: by the new one over the old one's KV, where the engine served stale blocks.
+        clean: by the new one over as much KV of its own.
+    """
+
+    probe: str
+    old: Observation
+    stale: Observation
+    clean: Observation
+
+
 class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """Everything observed on one replica.
 
@@ -242,12 +258,14 @@ class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
         identity_failure: why the release could not be run in process; None when it could, or was not to.
         identity_is_alike: the witness ran on the same kind and version of engine, so kernels hardly differ.
         old_pairs: twins from the old release's baseline.
+        old_is_alike: the baseline is of the same kind and version of engine.
         old_identity_pairs: twins from the old release, by the same kind of source as `identity_pairs`.
         residency: production legs asked again at the end; `probes` has them too.
         reference: the engine that gave the reference legs, None for the replica itself.
         noise: [nonce prompts] a miss and a hit of each, where the isolation allows no clean hits of the probes.
         lookups: of the first production legs, where the counters tell tiers apart.
         bisections: of stale and suspect prefixes, the worst first.
+        in_process: the prompts of those, in process; empty without both releases.
     """
 
     identity: EngineIdentity
@@ -266,12 +284,14 @@ class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
     identity_failure: str | None = None
     identity_is_alike: bool = False
     old_pairs: tuple[ReferencePair, ...] = ()
+    old_is_alike: bool = False
     old_identity_pairs: tuple[ReferencePair, ...] = ()
     residency: tuple[Leg, ...] = ()
     reference: EngineIdentity | None = None
     noise: tuple[tuple[Leg, Leg], ...] = ()
     lookups: tuple[Lookup, ...] = ()
     bisections: tuple[Bisection, ...] = ()
+    in_process: tuple[InProcessAnswers, ...] = ()
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import msgspec
 
 from kvrelease.artifacts import Artifact, Fault, ReleaseRef, Verdict
-from kvrelease.engines.base import Observation
 from kvrelease.verify.checks import (
     BindingResult,
     Check,
@@ -24,6 +23,7 @@ from kvrelease.verify.checks import (
     space_name,
 )
 from kvrelease.verify.claim import stale_interval
+from kvrelease.verify.closeness import closeness_of, with_closeness
 from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict, judge_probes
 from kvrelease.verify.diagnosis import Diagnosis, diagnosis_of
 from kvrelease.verify.evidence import Cost, Evidence, ReplicaEvidence
@@ -182,8 +182,8 @@ def _judge_replica(replica: ReplicaEvidence, evidence: Evidence) -> _ReplicaJudg
     url = replica.identity.url
     response_cache = check_response_cache(replica, floor=floor)
     replica = without_kept_hits(replica)
-    old: dict[str, Observation] = {pair.probe: pair.witness for pair in replica.old_pairs}
-    probes = judge_probes(replica.probes, floor=floor, replica=url, old=old)
+    closeness = closeness_of(replica, floor=floor)
+    probes = with_closeness(judge_probes(replica.probes, floor=floor, replica=url), closeness)
     flush = check_flush(replica)
     exposure = check_exposure(replica, floor=floor, namespace=evidence.namespace)
     checks = (
@@ -211,6 +211,7 @@ def _judge_replica(replica: ReplicaEvidence, evidence: Evidence) -> _ReplicaJudg
         diagnosis=diagnosis_of(
             replica,
             probes,
+            closeness=closeness,
             floor=floor,
             checks=checks,
             namespace=evidence.namespace,

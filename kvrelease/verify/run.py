@@ -22,12 +22,21 @@ from kvrelease.ledger.store import Ledger
 from kvrelease.progress import Progress, ProgressEvent, silent
 from kvrelease.verify.checks import CheckId, CheckVerdict
 from kvrelease.verify.claim import probes_needed
-from kvrelease.verify.evidence import Cost, Evidence, Limits, PowerPair, ReferencePair, ReplicaEvidence
+from kvrelease.verify.evidence import (
+    Cost,
+    Evidence,
+    InProcessAnswers,
+    Limits,
+    PowerPair,
+    ReferencePair,
+    ReplicaEvidence,
+)
 from kvrelease.verify.flushes import Flushes
 from kvrelease.verify.judge import VerifyReport, judge
 from kvrelease.verify.legs import Collector
 from kvrelease.verify.probes import draw, long_enough
 from kvrelease.verify.record import MAX_TOKENS, Record, probe_request
+from kvrelease.verify.resemblance import answers_in_process
 from kvrelease.verify.twins import Twins
 from kvrelease.workload.prompt_set import Prompt
 
@@ -132,7 +141,7 @@ async def observe(
     flushes = Flushes(collectors, Flushing(ledger, command="verify"))
 
     def seen(*, is_cut_short: bool) -> Evidence:
-        parts = [_with_twins(collector.evidence(), twins=twins, in_process=in_process) for collector in collectors]
+        parts = [_with_twins(collector, twins=twins, in_process=in_process) for collector in collectors]
         return Evidence(
             release=deployment.release,
             namespace=deployment.namespace,
@@ -162,6 +171,7 @@ async def observe(
         except KvreleaseError as error:
             in_process.failure = error.message
         faults += await flushes.run(save=lambda: before_flush(seen(is_cut_short=True)))
+        await in_process.answer_stale(collectors)
         found = await faults_of_changes(changes, undone=_UNJUDGED)
     return Observed(
         evidence=seen(is_cut_short=interruption.happened or bool(faults)),
@@ -291,6 +301,7 @@ class _InProcess:
     """What the releases in process say on some of the probes."""
 
     def __init__(self, *, probes: Sequence[Prompt], replica: Replica, twins: Twins, progress: Progress) -> None:
+        self._every_probe = probes
         self._probes = probes[:IN_PROCESS_PROBES]
         self._replica = replica
         self._twins = twins
@@ -298,7 +309,25 @@ class _InProcess:
         self.answers: dict[str, Observation] = {}
         self.old_answers: dict[str, Observation] = {}
         self.power: list[PowerPair] = []
+        self.stale: dict[str, tuple[InProcessAnswers, ...]] = {}
         self.failure: str | None = None
+
+    async def answer_stale(self, collectors: Iterable[Collector]) -> None:
+        """Answers the prompts of the stale prefixes of each replica; what does not run in process is left out."""
+        prompts = {prompt.id: prompt for prompt in self._every_probe}
+        try:
+            for collector in collectors:
+                seen = collector.evidence()
+                self.stale[seen.identity.shown] = await answers_in_process(
+                    seen,
+                    replica=collector.replica,
+                    prompts=prompts,
+                    release=self._twins.release,
+                    old_release=self._twins.old_release,
+                    progress=self._progress,
+                )
+        except KvreleaseError as error:
+            self.failure = self.failure or error.message
 
     async def run(self) -> None:
         release, old = self._twins.release, self._twins.old_release
@@ -318,7 +347,8 @@ class _InProcess:
             self._progress(ProgressEvent(stage="in process", done=number + 1, total=len(self._probes), unit="prompts"))
 
 
-def _with_twins(replica: ReplicaEvidence, *, twins: Twins, in_process: _InProcess) -> ReplicaEvidence:
+def _with_twins(collector: Collector, *, twins: Twins, in_process: _InProcess) -> ReplicaEvidence:
+    replica = collector.evidence()
     ids = {probe.id for probe in replica.probes}
     old = _recorded(twins.baseline, ids)
     if twins.golden is not None:
@@ -332,6 +362,8 @@ def _with_twins(replica: ReplicaEvidence, *, twins: Twins, in_process: _InProces
         identity_failure=in_process.failure,
         identity_is_alike=twins.golden is not None and _is_alike(twins.golden, replica.identity),
         old_pairs=old,
+        old_is_alike=twins.baseline is not None and _is_alike(twins.baseline, replica.identity),
+        in_process=in_process.stale.get(replica.identity.shown, ()),
         old_identity_pairs=like,
     )
 

@@ -276,7 +276,7 @@ def test_any_proved_isolation_passes(isolation: Isolation) -> None:
 
 
 def consistent(*probes: ProbeEvidence, limits: Limits = QUARTER) -> tuple[CheckVerdict, str]:
-    judgements = judge_probes(probes, floor=QUIET, replica="here", old={})
+    judgements = judge_probes(probes, floor=QUIET, replica="here")
     found = check_consistency(judgements, floor=QUIET, limits=limits, replica="here")
     return found.verdict, found.detail
 

@@ -32,7 +32,7 @@ ONE_QUANTUM = [0.125, *(0.0 for _ in BASE[1:])]
 
 
 def judged(*probes: ProbeEvidence, floor: NoiseFloor = QUIET) -> list[ProbeJudgement]:
-    return list(judge_probes(probes, floor=floor, replica="here", old={}))
+    return list(judge_probes(probes, floor=floor, replica="here"))
 
 
 def verdicts(*probes: ProbeEvidence, floor: NoiseFloor = QUIET) -> list[ProbeVerdict]:
@@ -159,15 +159,6 @@ def test_without_log_probabilities_equal_texts_prove_nothing_and_other_texts_do(
         repeats=repeats(*[leg(seen=other)] * REPEATS, clean=clean),
     )
     assert verdicts(differs, floor=UNMEASURED) == [ProbeVerdict.STALE]
-
-
-def test_a_failure_says_whether_the_answer_is_closer_to_the_old_release() -> None:
-    old = {"s": observation(0.7)}
-    (found,) = judge_probes((stale_probe(),), floor=QUIET, replica="here", old=old)
-    assert found.closer_to == "old"
-    (found,) = judge_probes((stale_probe(shift=0.1),), floor=QUIET, replica="here", old=old)
-    assert found.closer_to == "new"
-    assert judged(stale_probe())[0].closer_to is None
 
 
 def test_a_reference_of_another_kind_widens_the_floor_to_the_bound_between_kernels() -> None:
