@@ -72,6 +72,7 @@ PURE = (
     "prewarm/result.py",
     "prewarm/slots.py",
     "verify/asking.py",
+    "verify/calibration.py",
     "verify/checks.py",
     "verify/claim.py",
     "verify/closeness.py",

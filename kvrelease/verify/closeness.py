@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from kvrelease.engines.base import Observation
+from kvrelease.verify.calibration import KERNEL_BOUND_NATS
 from kvrelease.verify.consistency import (
     WRITTEN_APART_NATS,
     CloserTo,
@@ -22,7 +23,6 @@ from kvrelease.verify.consistency import (
 )
 from kvrelease.verify.distance import distance
 from kvrelease.verify.evidence import ProbeEvidence, ReplicaEvidence
-from kvrelease.verify.identity import KERNEL_BOUND_NATS
 from kvrelease.verify.noise import NoiseFloor
 
 

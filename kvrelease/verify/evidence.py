@@ -175,6 +175,20 @@ class ReferencePair(msgspec.Struct, frozen=True, kw_only=True):
     witness: Observation
 
 
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """A unique prompt, asked of the engine and of the second one that gives the reference legs.
+
+    Attributes:
+        name: nobody else's; in-process twins of it carry it too.
+        engine: [1 or 2] as production: a miss, and a hit.
+        reference: [1 or 2] likewise.
+    """
+
+    name: str
+    engine: tuple[Leg, ...]
+    reference: tuple[Leg, ...]
+
+
 class PowerPair(msgspec.Struct, frozen=True, kw_only=True):
     """The same prompt on the new weights in process: over the old release's KV, and clean."""
 
@@ -262,6 +276,7 @@ class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
         old_identity_pairs: twins from the old release, by the same kind of source as `identity_pairs`.
         residency: production legs asked again at the end; `probes` has them too.
         reference: the engine that gave the reference legs, None for the replica itself.
+        calibration: unique prompts that both engines were asked, where the second one gave the reference legs.
         noise: [nonce prompts] a miss and a hit of each, where the isolation allows no clean hits of the probes.
         lookups: of the first production legs, where the counters tell tiers apart.
         bisections: of stale and suspect prefixes, the worst first.
@@ -288,6 +303,7 @@ class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
     old_identity_pairs: tuple[ReferencePair, ...] = ()
     residency: tuple[Leg, ...] = ()
     reference: EngineIdentity | None = None
+    calibration: tuple[Calibration, ...] = ()
     noise: tuple[tuple[Leg, Leg], ...] = ()
     lookups: tuple[Lookup, ...] = ()
     bisections: tuple[Bisection, ...] = ()

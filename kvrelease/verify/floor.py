@@ -1,17 +1,24 @@
-"""The noise floor by which one replica is judged."""
+"""The noise floor that one replica is judged by."""
 
 from __future__ import annotations
 
+from kvrelease.verify.calibration import FOREIGN_BOUND_NATS, kernel_pairs, usable
 from kvrelease.verify.consistency import widened
 from kvrelease.verify.evidence import Isolation, ReplicaEvidence
-from kvrelease.verify.identity import FOREIGN_BOUND_NATS
 from kvrelease.verify.noise import NoiseFloor, noise_floor
 
 
 def judging_floor(replica: ReplicaEvidence) -> NoiseFloor:
-    """The floor of the run; where another kind of engine gave the reference legs, kernels differ on top of it."""
-    floor = noise_floor(replica.probes, nonces=replica.noise)
-    if replica.isolation is Isolation.REFERENCE and _differs_in_kind(replica):
+    """The floor of a run, with what the kernels of a second engine add where that gave the reference legs.
+
+    Where nothing measured what they add, and the reference is another kind or version of engine, it is wide.
+    """
+    if replica.isolation is not Isolation.REFERENCE:
+        return noise_floor(replica.probes, nonces=replica.noise)
+    own = [(one.engine[0], one.engine[1]) for one in usable(replica.calibration) if len(one.engine) > 1]
+    pairs = tuple(kernel_pairs(replica.calibration))
+    floor = noise_floor(replica.probes, nonces=(*replica.noise, *own), others=pairs)
+    if not pairs and _differs_in_kind(replica):
         return widened(floor, to_threshold=FOREIGN_BOUND_NATS)
     return floor
 

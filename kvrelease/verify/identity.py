@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from kvrelease.engines.base import Observation
+from kvrelease.verify.calibration import FOREIGN_BOUND_NATS, KERNEL_BOUND_NATS, clean_answers, kernel_distance
 from kvrelease.verify.checks import Check, CheckId, CheckVerdict
 from kvrelease.verify.consistency import threshold_nats
 from kvrelease.verify.distance import distance
-from kvrelease.verify.evidence import ReferencePair, ReplicaEvidence
+from kvrelease.verify.evidence import Isolation, ReferencePair, ReplicaEvidence
 from kvrelease.verify.noise import NoiseFloor
-
-# Median distance between an engine's clean answers and the same release elsewhere (in process, a golden record). Up to
-# the first bound it is the release; above the second it is not; in between nothing is proved. docs/statistics.md,
-# "identity": bfloat16 against float32 kernels 0.09, an output layer left at the old weights 0.21, old weights 0.78.
-KERNEL_BOUND_NATS = 0.15
-FOREIGN_BOUND_NATS = 0.35
 
 # The first bound, where the golden record comes from the same kind and version of engine: the largest distance seen
 # between clean runs of one engine under load.
@@ -26,9 +22,8 @@ ALIKE_BOUND_NATS = 0.06
 MUCH_CLOSER = 2
 
 
-def _median_distance(pairs: Iterable[ReferencePair], replica: ReplicaEvidence) -> float | None:
-    cold = {probe.id: probe.cold.observation for probe in replica.probes if probe.cold is not None}
-    found = [distance(cold[pair.probe], pair.witness).nats for pair in pairs if pair.probe in cold]
+def _median_distance(pairs: Iterable[ReferencePair], answers: Mapping[str, Observation]) -> float | None:
+    found = [distance(answers[pair.probe], pair.witness).nats for pair in pairs if pair.probe in answers]
     known = [nats for nats in found if nats is not None]
     return statistics.median(known) if known else None
 
@@ -49,12 +44,15 @@ def check_identity(replica: ReplicaEvidence, *, floor: NoiseFloor) -> Check:
 
 
 def _identity(replica: ReplicaEvidence, *, floor: NoiseFloor) -> tuple[CheckVerdict, str]:
-    to_new = _median_distance(replica.identity_pairs, replica)
+    answers = clean_answers(replica)
+    to_new = _median_distance(replica.identity_pairs, answers)
+    to_reference = kernel_distance(replica) if replica.isolation is Isolation.REFERENCE else None
     if to_new is None:
-        return CheckVerdict.NOTE, _why_unproven(replica)
+        return _by_way_of_the_reference(replica, to_reference) or (CheckVerdict.NOTE, _why_unproven(replica))
     witness = _WITNESSES[replica.identity_source]
-    found = f"median distance of {len(replica.identity_pairs)} clean answers to {witness} {to_new:.3f} nats"
-    to_old = _median_distance(replica.old_identity_pairs, replica)
+    compared = sum(pair.probe in answers for pair in replica.identity_pairs)
+    found = f"median distance of {compared} clean answers to {witness} {to_new:.3f} nats"
+    to_old = _median_distance(replica.old_identity_pairs, answers)
     if to_old is not None and MUCH_CLOSER * to_old < to_new:
         advice = "The engine runs the old weights: load the new release, then verify again"
         return CheckVerdict.FAIL, f"{found}, to the old release's from the same source {to_old:.3f}. {advice}"
@@ -65,9 +63,41 @@ def _identity(replica: ReplicaEvidence, *, floor: NoiseFloor) -> tuple[CheckVerd
     if replica.identity_is_alike:
         bound, name = max(ALIKE_BOUND_NATS, threshold_nats(floor)), "the bound between runs of one engine"
     verdict, remark = _nuance(
-        to_new, bound=bound, to_old=to_old, to_baseline=_median_distance(replica.old_pairs, replica)
+        to_new, bound=bound, to_old=to_old, to_baseline=_median_distance(replica.old_pairs, answers)
     )
+    if verdict is CheckVerdict.PASS and to_reference is not None and to_reference > FOREIGN_BOUND_NATS:
+        verdict = CheckVerdict.INCONCLUSIVE
+        remark = f". But to the reference engine it is {to_reference:.3f}: that runs other weights. Name a clean one"
     return verdict, f"{found}; {name} is {bound:.2f} nats{remark}"
+
+
+def _by_way_of_the_reference(replica: ReplicaEvidence, to_reference: float | None) -> tuple[CheckVerdict, str] | None:
+    """What a second engine says, whose own answers are like the witness's, or not; None where there is none.
+
+    Only fixed bounds count here: a floor that was measured between the two engines holds their weights' difference too.
+    """
+    if to_reference is None:
+        return None
+    found = f"median distance of unique prompts to the reference engine {to_reference:.3f} nats"
+    to_witness = _median_distance(
+        replica.identity_pairs, {one.id: one.cold.observation for one in replica.probes if one.cold is not None}
+    )
+    if to_witness is not None:
+        found += f", of that to {_WITNESSES[replica.identity_source]} {to_witness:.3f}"
+    if to_reference > KERNEL_BOUND_NATS:
+        if to_reference > FOREIGN_BOUND_NATS and to_witness is not None and to_witness <= KERNEL_BOUND_NATS:
+            return CheckVerdict.FAIL, f"{found}. The engine runs other weights than the release: check what was loaded"
+        return CheckVerdict.INCONCLUSIVE, (
+            f"{found}; the bound between kernels is {KERNEL_BOUND_NATS:.2f} nats. One of the two engines runs other "
+            "weights than the release, or weights loaded in part: name --golden, or --release as a directory, to tell "
+            "which"
+        )
+    if to_witness is None:
+        return CheckVerdict.NOTE, f"unproven: it runs what the reference engine runs, whatever that is; {found}"
+    if to_witness > FOREIGN_BOUND_NATS:
+        return CheckVerdict.FAIL, f"{found}. Both engines run other weights than the release: check what was loaded"
+    verdict = CheckVerdict.PASS if to_witness <= KERNEL_BOUND_NATS else CheckVerdict.INCONCLUSIVE
+    return verdict, f"{found}; the bound between kernels is {KERNEL_BOUND_NATS:.2f} nats"
 
 
 def _why_unproven(replica: ReplicaEvidence) -> str:
@@ -76,7 +106,7 @@ def _why_unproven(replica: ReplicaEvidence) -> str:
         why = f"no clean answer can be compared with {_WITNESSES[replica.identity_source]}"
     if replica.identity_failure:
         why = f"the release did not run in process ({replica.identity_failure})"
-    to_baseline = _median_distance(replica.old_pairs, replica)
+    to_baseline = _median_distance(replica.old_pairs, clean_answers(replica))
     aside = "" if to_baseline is None else f"; median distance to the old release's baseline {to_baseline:.3f} nats"
     return f"unproven: {why}{aside}"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from kvrelease.engines.base import EngineKind
+from kvrelease.verify.calibration import kernel_distance
 from kvrelease.verify.checks import Check, CheckId, CheckVerdict
 from kvrelease.verify.evidence import Isolation, ReplicaEvidence, Rung, RungOutcome
 
@@ -35,7 +37,8 @@ def check_bypass(replica: ReplicaEvidence) -> Check:
     else:
         cold = [probe.cold for probe in replica.probes if probe.cold is not None]
         verdict = CheckVerdict.PASS
-        detail = f"reference legs by {_ways(replica)}: 0 foreign tokens in {len(cold)} legs{_others(replica)}"
+        detail = f"reference legs by {_ways(replica)}: 0 foreign tokens in {len(cold)} legs{_kernels(replica)}"
+        detail += _others(replica)
     return Check(id=CheckId.BYPASS, verdict=verdict, detail=detail, replica=replica.identity.url)
 
 
@@ -57,6 +60,15 @@ def _ways(replica: ReplicaEvidence) -> str:
     if len(used) < 2:
         return str(replica.isolation)
     return " and ".join(f"{rung.isolation} ({rung.proved})" for rung in used)
+
+
+def _kernels(replica: ReplicaEvidence) -> str:
+    if replica.isolation is not Isolation.REFERENCE:
+        return ""
+    measured = kernel_distance(replica)
+    where = "in process" if replica.reference and replica.reference.kind is EngineKind.LOCAL else "on another engine"
+    apart = "not measured" if measured is None else f"{measured:.4f} nats in the median of unique prompts"
+    return f", {where} (kernels apart: {apart})"
 
 
 def _others(replica: ReplicaEvidence) -> str:

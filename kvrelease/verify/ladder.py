@@ -54,6 +54,11 @@ class Ladder:
             if way is not Isolation.FLUSH and self._why_lacking(way) is None and not self._is_given_up(way)
         )
 
+    @property
+    def reference_salt(self) -> str | None:
+        """The key space of this run on the second engine, None where that has no salts."""
+        return self._salt if self.answering(Isolation.REFERENCE).identity.capabilities.has_salt else None
+
     def answering(self, way: Isolation) -> Replica:
         """The engine that gives the reference legs of a way."""
         if way is not Isolation.REFERENCE:
@@ -70,10 +75,8 @@ class Ladder:
                 return replace(self._as_production(prompt), bypasses_cache=True)
             case Isolation.REFERENCE:
                 reference = self.answering(way)
-                can = reference.identity.capabilities
-                salt = self._salt if can.has_salt else None
-                plain = probe_request(reference, prompt, salt=salt)
-                return replace(plain, bypasses_cache=can.reference_heals)
+                plain = probe_request(reference, prompt, salt=self.reference_salt)
+                return replace(plain, bypasses_cache=reference.identity.capabilities.reference_heals)
             case Isolation.FLUSH:
                 return self._as_production(prompt)
             case Isolation.NONE:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
 from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from kvrelease.binding.control import nonce_request
+from kvrelease.binding.control import nonce_request, with_nonce_in_front
 from kvrelease.binding.deployment import Replica
 from kvrelease.binding.flushing import Flushing
 from kvrelease.binding.observe import Leg
@@ -29,6 +30,7 @@ from kvrelease.verify.consistency import is_suspect
 from kvrelease.verify.distance import telling_tokens
 from kvrelease.verify.evidence import (
     BindingEvidence,
+    Calibration,
     ControlEvidence,
     ExposureEvidence,
     FlushEvidence,
@@ -37,10 +39,11 @@ from kvrelease.verify.evidence import (
     Repeats,
     ReplicaEvidence,
 )
+from kvrelease.verify.floor import judging_floor
 from kvrelease.verify.ladder import Ladder, Leaks, hidden_hits, why_not_cold
 from kvrelease.verify.lookups import Lookups
-from kvrelease.verify.noise import NoiseFloor, noise_floor
-from kvrelease.verify.record import as_probe, probe_request
+from kvrelease.verify.noise import NoiseFloor
+from kvrelease.verify.record import MAX_TOKENS, as_probe, probe_request
 from kvrelease.verify.repeats import REPEATS, in_turn
 from kvrelease.workload.prompt_set import Prompt
 
@@ -66,6 +69,10 @@ class Collector:
         reference: a clean second engine for reference legs, None to isolate on the replica itself.
         allows_flush: the replica's own cache may be emptied, where nothing else isolates reference legs.
         progress: told after each request.
+
+    Attributes:
+        replica: as given.
+        unique: by name, prompts that both engines were asked, where a second one gave the reference legs.
     """
 
     def __init__(
@@ -107,6 +114,8 @@ class Collector:
             as_clean_twin=self._clean_twin,
             observe=self._observe,
         )
+        self._calibration: list[Calibration] = []
+        self.unique: dict[str, Prompt] = {}
         self._done = 0
 
     async def collect(self) -> None:
@@ -131,7 +140,9 @@ class Collector:
             self._noise = [await self._nonce_twice() for _ in range(NOISE_NONCES)]
         for prompt_id in self._prompts:
             await self._refer(prompt_id)
-        if self._cold and not self._clean:
+        if self._ladder.used is Isolation.REFERENCE:
+            await self._calibrate()
+        elif self._cold and not self._clean:
             self._noise = [await self._nonce_twice() for _ in range(NOISE_NONCES)]
         if not heals:
             await self._rewrite()
@@ -222,6 +233,7 @@ class Collector:
             binding=self._binding,
             residency=tuple(self._residency),
             reference=self._reference.identity if self._reference else None,
+            calibration=tuple(self._calibration),
             noise=tuple(self._noise),
             lookups=tuple(self._lookups.found),
             bisections=tuple(self._bisector.found),
@@ -247,7 +259,7 @@ class Collector:
         return Repeats(production=tuple(production), clean=tuple(clean))
 
     def _floor(self) -> NoiseFloor:
-        return noise_floor(self._probes(), nonces=self._noise)
+        return judging_floor(self.evidence())
 
     async def _nobody_was_here(self) -> bool | None:
         if self._capabilities.cache_outlives_process:
@@ -314,6 +326,32 @@ class Collector:
         request = as_probe(await self._nonce(salt=self.replica.deployment.salt))
         return await self._observe(request), await self._observe(request)
 
+    async def _calibrate(self) -> None:
+        """Unique prompts, of both engines: what their kernels make of one and the same, cold and hit."""
+        on = self._ladder.answering(Isolation.REFERENCE)
+        salts = (self.replica.deployment.salt, self._ladder.reference_salt)
+        probes = itertools.cycle(self._spread_over_prefixes(self._cold))
+        for _ in range(NOISE_NONCES):
+            like = next(probes)
+            prompt = await self._unique(self._prompts[like])
+            tokens = telling_tokens(self._production[like][0].observation) or MAX_TOKENS
+            legs: list[tuple[Leg, ...]] = []
+            for place, salt in zip((self.replica, on), salts, strict=True):
+                request = replace(probe_request(place, prompt, salt=salt), max_tokens=tokens)
+                legs.append((await self._observe(request, on=place), await self._observe(request, on=place)))
+            self.unique[prompt.id] = prompt
+            self._calibration.append(Calibration(name=prompt.id, engine=legs[0], reference=legs[1]))
+
+    async def _unique(self, prompt: Prompt) -> Prompt:
+        """A prompt that nobody can have cached: a probe's with a nonce before it, which is like what users send."""
+        name, observer = f"unique-{secrets.token_hex(4)}", self.replica.observer
+        made = with_nonce_in_front(self._request(prompt.id, salt=None))
+        room, tokens = self.replica.identity.context_tokens, None if made is None else await observer.tokenize(made)
+        if made is None or (room is not None and tokens is not None and len(tokens) + made.max_tokens > room):
+            made = await self._nonce(salt=None)
+        own = {field: made.body[field] for field in ("messages", "prompt") if field in made.body}
+        return replace(prompt, id=name, body=prompt.body | own)
+
     async def _send_binding(self) -> BindingEvidence:
         deployment = self.replica.deployment
         request = await self._nonce(salt=deployment.namespace)
@@ -375,7 +413,7 @@ class Collector:
         """
         if self._ladder.used is not Isolation.FRESH_SALT or not self.replica.observer.usage_speaks:
             return
-        chosen = list(itertools.islice(self._spread_over_prefixes(), REWRITTEN))
+        chosen = list(itertools.islice(self._spread_over_prefixes(self._clean), REWRITTEN))
         requests = {prompt_id: self._request(prompt_id, salt=probe_salt("company")) for prompt_id in chosen}
         try:
             async with asyncio.TaskGroup() as group:
@@ -386,10 +424,10 @@ class Collector:
         for prompt_id, request in requests.items():
             self._rewritten[prompt_id] = [await self._observe(request)]
 
-    def _spread_over_prefixes(self) -> Iterable[str]:
-        """Probes with a clean hit: one of each shared prefix, then the next of each."""
+    def _spread_over_prefixes(self, probes: Iterable[str]) -> Iterable[str]:
+        """One of each shared prefix, then the next of each."""
         groups: dict[str, list[str]] = {}
-        for prompt_id in self._clean:
+        for prompt_id in probes:
             groups.setdefault(self.replica.prefixes[prompt_id], []).append(prompt_id)
         rounds = itertools.zip_longest(*groups.values())
         return (prompt_id for one in rounds for prompt_id in one if prompt_id is not None)

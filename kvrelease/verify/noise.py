@@ -35,12 +35,18 @@ class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True):
     quantum: float | None
 
 
-def noise_floor(probes: Iterable[ProbeEvidence], *, nonces: Iterable[tuple[Leg, Leg]] = ()) -> NoiseFloor:
+def noise_floor(
+    probes: Iterable[ProbeEvidence],
+    *,
+    nonces: Iterable[tuple[Leg, Leg]] = (),
+    others: Iterable[tuple[Observation, Observation]] = (),
+) -> NoiseFloor:
     """The floor from clean legs: of each probe cold against hit, hit against hit, and entry against entry.
 
     Args:
         probes: with their reference legs; nonce prompts' count likewise.
         nonces: prompts that nobody else can have cached, a miss and a hit of each; a pair that was not, is left out.
+        others: pairs of clean answers of two engines to one prompt.
     """
     probed = [(*((probe.cold,) if probe.cold else ()), *probe.clean, *probe.rewritten) for probe in probes]
     missed_then_hit = [pair for pair in nonces if pair[0].hits_mostly is False and pair[1].hits_mostly]
@@ -53,6 +59,7 @@ def noise_floor(probes: Iterable[ProbeEvidence], *, nonces: Iterable[tuple[Leg, 
             nats = distance(left, right).nats
             if nats is not None:
                 distances.append(nats)
+    distances += [nats for pair in others if (nats := distance(*pair).nats) is not None]
     return NoiseFloor(
         pairs=len(distances),
         p50=statistics.median(distances) if distances else None,

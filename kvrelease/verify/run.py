@@ -168,6 +168,8 @@ async def observe(
                 flushes.leave_out(collector)
         try:
             await in_process.run()
+            for collector in collectors:
+                await in_process.answer_unique(collector)
         except KvreleaseError as error:
             in_process.failure = error.message
         faults += await flushes.run(save=lambda: before_flush(seen(is_cut_short=True)))
@@ -346,10 +348,26 @@ class _InProcess:
                     self.power.append(PowerPair(probe=prompt.id, stale=stale, clean=clean))
             self._progress(ProgressEvent(stage="in process", done=number + 1, total=len(self._probes), unit="prompts"))
 
+    async def answer_unique(self, collector: Collector) -> None:
+        """Answers what one replica was asked and nobody can have cached; its other clean answers are another engine's.
+
+        Where the second engine is the release in process, it has answered already.
+        """
+        release, old = self._twins.release, self._twins.old_release
+        if release is None:
+            return
+        asked = {one.name: one.reference[0].observation for one in collector.evidence().calibration}
+        for name, prompt in list(collector.unique.items())[:IN_PROCESS_PROBES]:
+            request = probe_request(collector.replica, prompt, salt=None)
+            is_answered = self._twins.reference is release
+            self.answers[name] = asked[name] if is_answered else await release.complete(request)
+            if old is not None:
+                self.old_answers[name] = await old.complete(request)
+
 
 def _with_twins(collector: Collector, *, twins: Twins, in_process: _InProcess) -> ReplicaEvidence:
     replica = collector.evidence()
-    ids = {probe.id for probe in replica.probes}
+    ids = {probe.id for probe in replica.probes} | {one.name for one in replica.calibration}
     old = _recorded(twins.baseline, ids)
     if twins.golden is not None:
         pairs, source, like = _recorded(twins.golden, ids), "golden", old

@@ -274,6 +274,10 @@ class ScriptedEngine:
             return [tuple(prompt)]
         return [token_ids(item) if isinstance(item, str) else tuple(item) for item in prompt]
 
+    def tokens_of(self, body: Json) -> Sequence[int]:
+        """What vLLM's `/tokenize` tells."""
+        return token_ids(body["prompt"] if "prompt" in body else chat_prompt(body))
+
     def routed(self, headers: dict[str, str]) -> int:
         """The rank that a request goes to: that of its header, else the next in turn."""
         asked = headers.get("x-data-parallel-rank")

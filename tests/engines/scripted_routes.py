@@ -383,8 +383,7 @@ class Handler(BaseHTTPRequestHandler):
             case "GET", "/version":
                 self._json(200, {"version": VERSION})
             case "POST", "/tokenize":
-                told = token_ids(body["prompt"] if "prompt" in body else chat_prompt(body))
-                ids = [token + engine.token_shift for token in told]
+                ids = [token + engine.token_shift for token in engine.tokens_of(body)]
                 self._json(200, {"count": len(ids), "max_model_len": engine.context_tokens, "tokens": ids})
             case "GET", "/server_info" if engine.has_dev_routes:
                 self._json(200, {"vllm_config": self._config(), "vllm_env": {}, "system_env": {}})
