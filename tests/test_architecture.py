@@ -78,6 +78,7 @@ PURE = (
     "verify/closeness.py",
     "verify/consistency.py",
     "verify/diagnosis.py",
+    "verify/coverage.py",
     "verify/distance.py",
     "verify/exposure.py",
     "verify/first_stale.py",

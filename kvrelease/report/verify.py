@@ -50,7 +50,8 @@ def verify_document(found: VerifyReport) -> Document:
     ]
     blocks += diagnosis_blocks(found.diagnosis)
     blocks += _stale_probes(found)
-    notes = [found.method]
+    notes = [f"not covered: {one}" for one in found.not_covered]
+    notes.append(found.method)
     if found.skipped:
         notes.append(f"too short to show a stale prefix, not probed: {', '.join(found.skipped)}")
     notes += [fault.shown for fault in found.faults]

@@ -25,6 +25,7 @@ from kvrelease.verify.checks import (
 from kvrelease.verify.claim import stale_interval
 from kvrelease.verify.closeness import closeness_of, with_closeness
 from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict, judge_probes
+from kvrelease.verify.coverage import not_covered
 from kvrelease.verify.diagnosis import Diagnosis, diagnosis_of
 from kvrelease.verify.evidence import Cost, Evidence, ReplicaEvidence
 from kvrelease.verify.exposure import ExposureResult, SpaceVerdict, check_exposure, exposure_results
@@ -87,6 +88,7 @@ class VerifyReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/verify"):
         prefixes: distinct shared prefixes among the probes.
         skipped: prompts too short to say anything.
         cost: of the run.
+        not_covered: what this run did not tell, whatever its verdict.
         faults: what ended parts of the run early, or left replicas unjudged.
         diagnosis: of each replica whose probes are stale or suspect, or whose hits were foreign at first touch.
         method: how suspects were judged.
@@ -108,6 +110,7 @@ class VerifyReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/verify"):
     skipped: tuple[str, ...]
     cost: Cost
     isolation: tuple[IsolationResult, ...] = ()
+    not_covered: tuple[str, ...] = ()
     faults: tuple[Fault, ...] = ()
     diagnosis: tuple[Diagnosis, ...] = ()
     method: str = METHOD_NOTE
@@ -168,6 +171,7 @@ def judge(evidence: Evidence) -> VerifyReport:
         skipped=evidence.skipped,
         cost=evidence.cost,
         isolation=tuple(isolation_result(replica) for replica in evidence.replicas),
+        not_covered=not_covered(evidence, checks),
         faults=evidence.faults,
         diagnosis=tuple(one.diagnosis for one in judged.values() if one.diagnosis is not None),
     )

@@ -353,6 +353,22 @@ def test_what_missed_at_first_and_is_stale_the_second_time_does_not_pass() -> No
         assert check(report, CheckId.FIRST_TOUCH).verdict is not CheckVerdict.FAIL
 
 
+@pytest.mark.parametrize(("is_stale", "verdict"), [(False, Verdict.PASS), (True, Verdict.FAIL)])
+def test_a_first_upgrade_without_golden_or_baseline_is_gated_by_the_bypass_alone_and_says_what_it_did_not_cover(
+    is_stale: bool, verdict: Verdict
+) -> None:
+    with reloaded(ignores_salt=True) as engine:
+        serve_users(engine, prompt_set=SMALL)
+        engine.reload("new", reset=not is_stale)
+        report = verified(engine, deployed=UNSALTED, limits=LIMITS)
+        assert report.verdict is verdict, report.reason
+        assert report.isolation[0].used is Isolation.BYPASS
+        identity, power, origin = [one for one in report.not_covered if "--" in one]
+        assert "whether the engine runs this release at all" in identity
+        assert "whether staleness would show" in power
+        assert "whether an answer that differs is the old release's" in origin
+
+
 # --- golden, baseline -----------------------------------------------------------------------------------------------
 
 
