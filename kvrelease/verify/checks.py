@@ -47,6 +47,8 @@ class CheckId(enum.StrEnum):
     DEGENERATE = "degenerate"
     RESIDENCY = "residency"
     EXPOSURE = "exposure"
+    REUSE = "reuse"
+    KEYS = "keys"
     REPLICAS = "replicas"
 
 

@@ -257,7 +257,8 @@ class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         identity: what it said of itself at the start.
-        is_fresh: no request had reached it before this run; None when its counters do not tell.
+        is_fresh: no request had reached it before this run; None when its counters do not tell, or when a store
+            outside the process answered, which earlier processes of this release may have filled.
         isolation: how reference legs were isolated.
         isolation_notes: what was tried before, and why it was given up.
         rungs: every way to isolate reference legs, in the order of trying; empty in evidence of earlier releases.

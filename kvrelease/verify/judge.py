@@ -32,10 +32,12 @@ from kvrelease.verify.exposure import ExposureResult, SpaceVerdict, check_exposu
 from kvrelease.verify.floor import judging_floor
 from kvrelease.verify.identity import check_identity
 from kvrelease.verify.isolation import IsolationResult, check_bypass, check_flush, isolation_result
+from kvrelease.verify.keys import check_keys
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.power import check_power, stale_clean_distance
 from kvrelease.verify.repeats import ALPHA, REPEATS
 from kvrelease.verify.response_cache import check_response_cache, without_kept_hits
+from kvrelease.verify.reuse import check_reuse
 
 METHOD_NOTE = (
     f"suspects are asked again, {REPEATS} fresh legs of each kind, and judged by an exact permutation test; a clean "
@@ -205,8 +207,16 @@ def _judge_replica(replica: ReplicaEvidence, evidence: Evidence) -> _ReplicaJudg
         check_consistency(probes, floor=floor, limits=evidence.limits, replica=url),
         check_degenerate(replica),
         check_residency(replica),
-        *((exposure,) if exposure else ()),
-        *((flush,) if flush else ()),
+        *(
+            found
+            for found in (
+                exposure,
+                flush,
+                check_reuse(replica),
+                check_keys(replica, namespace=evidence.namespace, production_salt=evidence.production_salt),
+            )
+            if found is not None
+        ),
     )
     return _ReplicaJudgement(
         checks=checks,

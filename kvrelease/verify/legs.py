@@ -131,6 +131,8 @@ class Collector:
             if heals:
                 for _ in range(REPEATS):
                     await self._repeat_production(prompt_id)
+        if self._is_fresh and await self._store_answered():
+            self._is_fresh = None
         if self._capabilities.has_salt:
             await self._expose()
         self._control = await self._send_control()
@@ -266,6 +268,11 @@ class Collector:
             return None
         counters = await self.replica.observer.engine.counters()
         return None if counters is None else counters.queried_tokens == 0
+
+    async def _store_answered(self) -> bool:
+        """Whether hits of a process that nobody had asked came from outside it: an earlier one may have left them."""
+        counters = await self.replica.observer.engine.counters()
+        return counters is not None and bool(counters.external_cached_tokens)
 
     async def _observe(self, request: Request, *, on: Replica | None = None, asked: str = "nonce") -> Leg:
         leg = await (on or self.replica).observer.observe(request)

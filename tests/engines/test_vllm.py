@@ -202,6 +202,11 @@ def test_a_server_without_the_route_cannot_tell_tokens(engine: ScriptedEngine) -
 def test_only_an_affirmative_answer_is_a_flush(
     engine: ScriptedEngine, reply: tuple[int, bytes], *, expected: bool | None
 ) -> None:
+    """https://github.com/vllm-project/vllm-omni/issues/6739: a stub answers TODO, and did nothing.
+
+    https://github.com/llm-d/llm-d-benchmark/pull/1918, https://github.com/vllm-project/vllm/pull/12284: refusals by
+    status, by body, and an empty body, which says nothing.
+    """
     engine.flush_reply = reply
     assert use(engine.url, flush) is expected
     sent = [seen for seen in engine.requests if seen.path == "/reset_prefix_cache"]
@@ -209,6 +214,11 @@ def test_only_an_affirmative_answer_is_a_flush(
 
 
 def test_a_flush_never_reaches_the_store_that_others_share() -> None:
+    """https://github.com/vllm-project/vllm/issues/57727: success, and the next request is served from a tier below.
+
+    `reset_external` would empty it for others as well (https://github.com/vllm-project/vllm/pull/45767): never sent;
+    what is served afterwards is asked.
+    """
     paths: list[str] = []
 
     def handle(request: httpx.Request) -> httpx.Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from kvrelease import artifacts
@@ -195,11 +196,11 @@ def test_a_salt_that_is_ignored_makes_an_epoch_and_bound_clients_no_remedy() -> 
         assert actions(verified(engine, deployed=SALTED, limits=LIMITS)) == [Action.FLUSH]
 
 
-def test_foreign_hits_of_a_fresh_process_are_named_though_no_answer_differs() -> None:
+def test_foreign_hits_where_none_was_to_be_are_named_though_no_answer_differs() -> None:
     with ScriptedEngine(release="old", store={}, strength_nats=0.0) as engine:
         serve_users(engine, prompt_set=SMALL)
         engine.restart("new")
-        report = verified(engine, deployed=UNSALTED, limits=LIMITS)
+        report = verified(engine, deployed=UNSALTED, limits=msgspec.structs.replace(LIMITS, expects_cold=True))
         assert report.verdict is Verdict.FAIL
         assert {found.foreign_from for found in where(report).values()} == {0}
         assert {found.why_not_from for found in where(report).values()} == {"no answer differs from its clean twin"}

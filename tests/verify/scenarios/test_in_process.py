@@ -70,6 +70,8 @@ def test_a_restart_over_a_persistent_store(releases: Releases, tmp_path: Path) -
 
 
 def test_a_canary_with_a_fifth_of_the_traffic_shares_a_store(releases: Releases) -> None:
+    """https://github.com/vllm-project/vllm/pull/45767: old and new deployment on one store read each other's KV."""
+
     def canary(*, is_bound: bool) -> tuple[BlockCache, dict[str, str | None]]:
         store = BlockCache()
         salts = {name: namespace_of(name) if is_bound else None for name in ("old", "new")}
@@ -192,7 +194,11 @@ def test_stale_from_a_block_on(releases: Releases, tmp_path: Path) -> None:
 
 
 def test_degenerate_output_from_a_store(releases: Releases, tmp_path: Path) -> None:
-    """Values that no format of KV holds: what a scale that was lost on the way leaves behind."""
+    """Values that no format of KV holds: what a scale that was lost on the way leaves behind.
+
+    https://github.com/raullenchai/Rapid-MLX/pull/2202: a persisted cache of another build makes a new one answer
+    `!!!!`, and an empty cache is fine.
+    """
     serve(releases.replica("new", cache=stored(tmp_path / "a")))
     files = BlockFiles(tmp_path / "a")
     shape = releases.replica("new").shape

@@ -6,27 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 
-from kvrelease.binding.deployment import Deployment
-from kvrelease.config import Production
 from kvrelease.engines.base import EngineKind
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.verify.checks import CheckId
-from kvrelease.verify.evidence import Limits
 from kvrelease.verify.exposure import SpaceVerdict
 from kvrelease.verify.judge import VerifyReport
 from tests.engines.scripted import Generation, ScriptedEngine
-from tests.verify.deployments import deployment, prompts, serve_users, verified, warmed
+from tests.verify.deployments import serve_users, verified, warmed
+from tests.verify.scenarios.servers import DESK, LIMITS, NAMESPACE, SALTED, UNSALTED, with_body
 from tests.verify.scenarios.verdicts import assert_fails, assert_open, assert_passes, says
-
-# Four clean probes prove less than 53 %.
-LIMITS = Limits(stale_below=0.53)
-DESK = prompts(per_desk=4, desks=("returns",), words=30)
-UNSALTED = deployment(prompt_set=DESK)
-SALTED = deployment(salt="release", prompt_set=DESK)
-NAMESPACE = SALTED.namespace
 
 
 @pytest.fixture
@@ -35,12 +25,12 @@ def ledger() -> Iterator[Ledger]:
         yield store
 
 
-def with_body(deployed: Deployment, **fields: str) -> Deployment:
-    """The same, where production's requests carry these fields too."""
-    return msgspec.structs.replace(deployed, production=Production(body=dict(fields)))
-
-
 def test_an_in_place_reload() -> None:
+    """https://github.com/vllm-project/vllm/issues/9744: blocks are keyed by tokens, and loading weights clears nothing.
+
+    https://github.com/vllm-project/vllm/pull/46125: a reset is left to the user. What `/v1/models` and a weight version
+    say is a hint: https://github.com/vllm-project/vime/pull/45, https://github.com/lightseekorg/tokenspeed/pull/672.
+    """
     with ScriptedEngine(release="old") as engine:
         serve_users(engine, prompt_set=DESK)
         engine.reload("new")
