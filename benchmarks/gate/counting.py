@@ -13,7 +13,7 @@ from pathlib import Path
 import blake3
 import msgspec
 
-from benchmarks.gate.drawing import PROBES, Drawing, Outcome, forget_distances
+from benchmarks.gate.drawing import PROBES, Drawing, Outcome, forget_distances, remember_distances
 from benchmarks.gate.pool import load
 from benchmarks.gate.template import load_template
 from kvrelease import verify
@@ -204,6 +204,7 @@ def chunk_of(job: Job, outcomes: Sequence[Outcome]) -> Chunk:
 
 @functools.lru_cache(maxsize=1)
 def _drawing(path: str, _digest: str) -> Drawing:
+    remember_distances()  # in this process, which does nothing else
     forget_distances()
     pool = load(Path(path))
     return Drawing(pool, load_template(pool.engine, Path(path).parent), probes=PROBES)

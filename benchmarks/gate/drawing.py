@@ -70,7 +70,6 @@ class Drawing:
         self._hits: dict[tuple[str, int], Leg] = {}
         self._prompts = {one.id: one for one in pool.prompts}
         self._set = tuple(Prompt(id=one.id, weight=one.weight, kind=PromptKind.CHAT, body={}) for one in pool.prompts)
-        remember_distances()
 
     def run(self, seed: int, *, stale_share: float) -> Outcome:
         """One run.
