@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.gate.counting import PROCESSES, RUNS, count_all, counted, jobs
+from benchmarks.gate.drawing import PROBES
 from benchmarks.gate.places import COMMITTED, REPOSITORY, engines_cache, home, pause, say
 from benchmarks.gate.releases import OLD, RELEASES, ensure_releases
 from benchmarks.gate.table import broken_promises, cells_of, markdown, svg
@@ -84,13 +85,9 @@ async def _record(options: argparse.Namespace) -> None:
         await recording.record(name, directory, pools, say=say, pause=pause)
         if not has_template("local", pools):
             say(f"local, {name}: one real run of the gate")
-            save_template(
-                "local",
-                await record_local.real_run(
-                    name, directory, prompts, probes=min(REAL_PROBES, len(prompts)), threads=options.threads
-                ),
-                pools,
-            )
+            probes = min(REAL_PROBES, len(prompts))
+            run = await record_local.real_run(name, directory, prompts, probes=probes, threads=options.threads)
+            save_template("local", run, pools, probes=PROBES)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import msgspec
 
+from benchmarks.gate.drawing import PROBES
 from benchmarks.gate.levels import CONCURRENCY, ENTRIES, VLLM_LEVELS, VLLM_READS
 from benchmarks.gate.pool import Pool, PooledPrompt, PoolWriter, load, pool_name, save
 from benchmarks.gate.prompts import deployment
@@ -70,7 +71,7 @@ async def record(
             if not has_template("vllm", folder):
                 say("vllm: one real run of the gate on the old release")
                 run = await _real_run(engine, old, prompts, scratch=Path(scratch))
-                save_template("vllm", run, folder)
+                save_template("vllm", run, folder, probes=PROBES)
             await recording.write([f"old {entry}" for entry in range(ENTRIES)], in_company=True)
             for name, directory in missing.items():
                 say(f"vllm, {name}: reloading in place")

@@ -10,11 +10,23 @@ import msgspec
 from kvrelease.binding.observe import Leg
 from kvrelease.verify.evidence import Evidence
 
-REAL_PROBES = 60
+# Of the real run, which costs what it costs: more than are written once more, and one of each shared prefix.
+REAL_PROBES = 12
+LEGS_OF_EACH = 3  # production's, the cold one and the clean hit; everything else a run sends as often for any number
 
 
-def save_template(engine: str, evidence: Evidence, folder: Path) -> None:
-    """Keeps what does not change from run to run."""
+def cost_of(evidence: Evidence, *, probes: int) -> tuple[int, int]:
+    """(requests, prompt tokens) of a run of so many probes, from those of a run of fewer, or more."""
+    seen = evidence.replicas[0].probes
+    mean_tokens = sum(probe.production[0].prompt_tokens or 0 for probe in seen) / len(seen)
+    more = (probes - len(seen)) * LEGS_OF_EACH
+    return evidence.cost.requests + more, evidence.cost.tokens + round(more * mean_tokens)
+
+
+def save_template(engine: str, evidence: Evidence, folder: Path, *, probes: int) -> None:
+    """Keeps what does not change from run to run, with the cost of a run of so many probes."""
+    requests, tokens = cost_of(evidence, probes=probes)
+    cost = msgspec.structs.replace(evidence.cost, requests=requests, tokens=tokens)
     folder.mkdir(parents=True, exist_ok=True)
     (replica,) = evidence.replicas
     bare = msgspec.structs.replace(replica, probes=(), residency=(), exposure=())
@@ -25,7 +37,7 @@ def save_template(engine: str, evidence: Evidence, folder: Path) -> None:
     if binding is not None:
         short = {name: _first_token(getattr(binding, name)) for name in ("inside", "as_production", "fresh_salt")}
         bare = msgspec.structs.replace(bare, binding=msgspec.structs.replace(binding, **short))
-    data = msgspec.json.encode(msgspec.structs.replace(evidence, replicas=(bare,), power=()))
+    data = msgspec.json.encode(msgspec.structs.replace(evidence, replicas=(bare,), power=(), cost=cost))
     draft = folder / f".{_name(engine)}.draft"
     draft.write_bytes(lzma.compress(data, preset=9))
     draft.rename(folder / _name(engine))

@@ -59,8 +59,12 @@ def test_a_pool_comes_back_and_keeps_equal_observations_once(pool: Pool, tmp_pat
 
 
 def test_the_evidence_of_a_real_run_comes_back_without_its_probes(tmp_path: Path) -> None:
-    save_template("local", evidence(), tmp_path)
-    found = load_template("local", tmp_path).replicas[0]
+    real = evidence()
+    save_template("local", real, tmp_path, probes=PROBES)
+    kept = load_template("local", tmp_path)
+    (found,) = kept.replicas
+    more = 3 * (PROBES - len(real.replicas[0].probes))
+    assert (kept.cost.requests, kept.cost.tokens) == (1 + more, 1 + 200 * more)
     assert found.probes == ()
     assert found.control is not None
     assert len(found.control.legs[0].observation.tokens) == 1
