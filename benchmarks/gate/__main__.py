@@ -3,6 +3,7 @@
     record [--engine local|vllm]   train the fine-tunes and record pools; goes on where it stopped
     run                            draw 2,000 clean and 2,000 stale runs per cell and judge each; goes on likewise
     report                         write docs/gate-error-rates.md and .svg; ends 1 where a promise is broken
+    ship                           trim the pools of the releases that are named into the repository
 
 docs/benchmarks.md says how long each takes. Pools lie under `$KVRELEASE_CACHE/gate` (`~/.cache/kvrelease/gate`); where
 none were recorded, `run` takes the small ones of the repository.
@@ -18,10 +19,12 @@ from pathlib import Path
 
 from benchmarks.gate.counting import PROCESSES, RUNS, count_all, counted, jobs
 from benchmarks.gate.drawing import PROBES
+from benchmarks.gate.levels import SHIPPED_LEVEL, SHIPPED_READS
 from benchmarks.gate.places import COMMITTED, REPOSITORY, engines_cache, home, pause, say
+from benchmarks.gate.pool import load, pool_name, save, trimmed
 from benchmarks.gate.releases import OLD, RELEASES, ensure_releases
 from benchmarks.gate.table import broken_promises, cells_of, markdown, svg
-from benchmarks.gate.template import REAL_PROBES, has_template, save_template
+from benchmarks.gate.template import REAL_PROBES, copy_template, has_template, save_template
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("step", choices=("record", "run", "report"))
+    parser.add_argument("step", choices=("record", "run", "report", "ship"))
     parser.add_argument("--engine", choices=("local", "vllm"), default="local", help="whose answers to record")
     parser.add_argument("--release", action="append", choices=[one.name for one in RELEASES], help="only these")
     parser.add_argument("--prompts", type=int, help="record about so many prompts, the first of each desk")
@@ -41,6 +44,9 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.step == "record":
         asyncio.run(_record(options))
+        return 0
+    if options.step == "ship":
+        _ship(options)
         return 0
     pools = _pools(options.pools)
     wanted = jobs(pools, runs=options.runs)
@@ -65,6 +71,16 @@ def main(arguments: Sequence[str]) -> int:
 def _pools(folder: Path | None) -> list[Path]:
     recorded = sorted((folder or home() / "pools").glob("*.pool"))
     return recorded or sorted(COMMITTED.glob("*.pool"))
+
+
+def _ship(options: argparse.Namespace) -> None:
+    """Small copies of one level's pools of the releases that are named, and of the real runs' evidence."""
+    folder = options.pools or home() / "pools"
+    for name in options.release or []:
+        recorded = load(folder / pool_name(options.engine, SHIPPED_LEVEL[options.engine], name))
+        path = save(trimmed(recorded, reads=SHIPPED_READS), COMMITTED)
+        say(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")
+    copy_template(options.engine, folder, COMMITTED)
 
 
 async def _record(options: argparse.Namespace) -> None:

@@ -23,3 +23,7 @@ VLLM_LEVELS: Mapping[str, int] = {"one-at-a-time": 1, "under-load": CONCURRENCY}
 
 # Of each entry. One at a time every read is the same (docs/statistics.md): two show it.
 VLLM_READS: Mapping[str, int] = {"one-at-a-time": 2, "under-load": 4}
+
+# In the repository: one level of each engine, and as many reads of each entry.
+SHIPPED_LEVEL: Mapping[str, str] = {"local": "bf16", "vllm": "under-load"}
+SHIPPED_READS = 3

@@ -143,6 +143,32 @@ class PoolWriter:
         )
 
 
+def trimmed(pool: Pool, *, reads: int) -> Pool:
+    """The same with so many reads of each entry: small enough for the repository."""
+    writer, seen = PoolWriter(), pool.observations()
+
+    def kept(number: int) -> int:
+        return writer.add(seen[number])
+
+    def entries(found: tuple[Reads, ...]) -> tuple[Reads, ...]:
+        return tuple(tuple(kept(number) for number in one[:reads]) for one in found)
+
+    prompts = tuple(
+        msgspec.structs.replace(
+            one,
+            alone=entries(one.alone),
+            company=entries(one.company),
+            stale=entries(one.stale),
+            clean_in_process=kept(one.clean_in_process),
+            stale_in_process=kept(one.stale_in_process),
+            old_in_process=kept(one.old_in_process),
+        )
+        for one in pool.prompts
+    )
+    about = {**pool.about, "reads": f"{reads} (trimmed)"}
+    return writer.pool(engine=pool.engine, level=pool.level, release=pool.release, about=about, prompts=prompts)
+
+
 def save(pool: Pool, folder: Path) -> Path:
     """Writes a pool; its file is there only when it is whole."""
     folder.mkdir(parents=True, exist_ok=True)

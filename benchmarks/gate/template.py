@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -46,6 +47,12 @@ def save_template(engine: str, evidence: Evidence, folder: Path, *, probes: int)
 def has_template(engine: str, folder: Path) -> bool:
     """Whether there is one."""
     return (folder / _name(engine)).exists()
+
+
+def copy_template(engine: str, source: Path, target: Path) -> None:
+    """From one folder to another."""
+    target.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source / _name(engine), target / _name(engine))
 
 
 def load_template(engine: str, folder: Path) -> Evidence:
