@@ -157,6 +157,8 @@ class Warming:
         if self._is_over:
             return
         await self._touch(touch)
+        if self._is_dirty:
+            return
         proof = tuple(prompt_id for prompt_id in self._proof_ids() if prompt_id not in self._sender.left_out)
         # By the control, not by the plan: of a plan that an earlier run had sent in whole nothing was sent.
         is_untold = self._control is not None and self._control.hits is None
@@ -171,7 +173,11 @@ class Warming:
 
     @property
     def _is_over(self) -> bool:
-        return self._ended_by is not None or any(one.is_dirty for one in self._passes)
+        return self._ended_by is not None or self._is_dirty
+
+    @property
+    def _is_dirty(self) -> bool:
+        return any(one.is_dirty for one in self._passes)
 
     # --- before the first request ------------------------------------------------------------------------------------
 

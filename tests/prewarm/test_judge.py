@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kvrelease.artifacts import Fault, Verdict, from_json, to_json
-from kvrelease.prewarm.judge import judge
+from kvrelease.prewarm.judge import MAX_OVER_BOUND, judge
 from kvrelease.prewarm.plan import Plan
 from kvrelease.prewarm.result import (
     ControlResult,
@@ -79,6 +79,7 @@ def test_a_foreign_hit_fails_even_when_the_run_was_cut_short_or_a_replica_broke(
 @pytest.mark.parametrize(
     ("broken", "words"),
     [
+        (changed(over_lower_bound=1.051), "it computed 1.05 times"),
         (changed(over_lower_bound=1.32), "Several engines or ranks answer behind this URL"),
         (changed(foreign_tokens=None, witness="nobody"), "not known is not zero"),
         (changed(foreign_tokens=None), "does not tell token ids"),
@@ -189,6 +190,7 @@ def test_a_low_rate_is_no_fail_where_the_witnesses_of_it_disagree() -> None:
 
 
 def test_limits_are_reached_by_what_equals_them() -> None:
+    assert verdict(changed(over_lower_bound=MAX_OVER_BOUND))[0] is Verdict.PASS
     quick = changed(hit_rate_after=0.9, ttft_warm_ms=Percentiles(p50=50.0, p95=100.0))
     assert judge([quick], plan=PLAN, limits=Limits(max_ttft_ms=100.0), interrupted=False)[0] is Verdict.PASS
     assert judge([quick], plan=PLAN, limits=Limits(max_ttft_ms=99.9), interrupted=False)[0] is Verdict.FAIL

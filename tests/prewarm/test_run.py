@@ -23,6 +23,7 @@ from kvrelease.prewarm.run import journal_key, plan_only, prewarm
 from kvrelease.progress import ProgressEvent
 from tests.engines.clients import ask, identity, use
 from tests.engines.scripted import Break, Generation, ScriptedEngine
+from tests.engines.scripted_routes import GENERATIONS
 from tests.fleet.names import NAME, Resolver
 from tests.fleet.test_opening import reached, with_fleet
 from tests.verify.deployments import (
@@ -386,6 +387,40 @@ def test_a_budget_of_just_what_the_plan_takes_is_enough() -> None:
     with ScriptedEngine(release="new") as engine:
         bound = warmed(engine, budget_s=1e-9).plan.lower_bound_tokens
         assert warmed(engine, budget_tokens=bound).verdict is Verdict.PASS
+
+
+class TurnsAway(ScriptedEngine):
+    """Answers 503 to some generations, by their number from 0, and computes nothing of them."""
+
+    def __init__(self, *numbers: int) -> None:
+        super().__init__(release="new")
+        self.turned_away, self.refused_status = numbers, 503
+
+    def refuses(self, path: str, body: Any) -> bool:
+        return path in GENERATIONS and len(self.generations()) - 1 in self.turned_away
+
+
+def test_what_failed_spends_no_budget_of_tokens() -> None:
+    asked = deployment(prompt_set=prompts(per_desk=1))
+    with ScriptedEngine(release="new") as engine:
+        bound = warmed(engine, deployed=asked, budget_s=1e-9).plan.lower_bound_tokens
+    assert bound is not None
+    for budget, sent in ((bound * 2 // 3, 2), (bound * 2 // 3 - 1, 1)):
+        with TurnsAway(0) as engine:
+            report = warmed(
+                engine, deployed=asked, budget_tokens=budget, max_error_rate=0.4, max_retries=0, concurrency=1
+            )
+            assert len(engine.generations()[:4]) == 4
+        assert (only(report).errors, "budget" in report.reason) == (1, sent == 1), report.reason
+
+
+def test_what_earlier_passes_over_the_sample_took_counts_as_well() -> None:
+    asked = deployment(prompt_set=prompts(per_desk=1))
+    with TurnsAway(3 + 2 + 3) as engine:
+        report = warmed(engine, deployed=asked, passes=2, concurrency=1)
+        assert len(engine.generations()) == 3 + 2 + 3 + 3 + 3 + 1
+    assert report.verdict is Verdict.PASS, report.reason
+    assert (only(report).retries, only(report).asked_again) == (1, 3)
 
 
 def test_a_spent_budget_is_incomplete_and_says_how_far_it_came() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from kvrelease.artifacts import Verdict
@@ -11,7 +13,8 @@ from kvrelease.binding.hits import Unattributed
 from kvrelease.engines.base import EngineKind
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from tests.engines.scripted import Break, Json, ScriptedEngine
-from tests.verify.deployments import deployment, serve_users, warmed
+from tests.engines.scripted_routes import GENERATIONS
+from tests.verify.deployments import deployment, prompts, serve_users, warmed
 
 
 class LeavesMissesOut(ScriptedEngine):
@@ -108,6 +111,32 @@ def test_other_tokens_than_the_tokenizers_are_named_and_bound_to_no_figure() -> 
     assert report.verdict is Verdict.INCONCLUSIVE
     assert "counts other prompt tokens than its tokenizer route tells" in report.reason
     assert report.replicas[0].over_lower_bound is None
+
+
+class TurnsOneAwayOnce(ScriptedEngine):
+    """The first request for a desk is answered 429, and nothing of it is computed."""
+
+    turned_away = False
+
+    def refuses(self, path: str, body: Json) -> bool:
+        is_first = (
+            not self.turned_away and path in GENERATIONS and "You answer for the repairs desk" in json.dumps(body)
+        )
+        self.turned_away = self.turned_away or is_first
+        return is_first
+
+
+def test_dirt_that_the_touch_pass_meets_first_ends_it() -> None:
+    asked = prompts(per_desk=1)
+    dirty = msgspec.structs.replace(asked, prompts=tuple(one for one in asked.prompts if one.id == "repairs-0"))
+    with TurnsOneAwayOnce(release="old") as engine:
+        engine.turned_away = True
+        serve_users(engine, prompt_set=dirty)
+        engine.turned_away, engine.refused_status = False, 429
+        engine.reload("new")
+        report = warmed(engine, deployed=deployment(prompt_set=asked), max_error_rate=0.5, max_retries=0, concurrency=1)
+    assert report.verdict is Verdict.FAIL, report.reason
+    assert (report.replicas[0].sent, report.replicas[0].touched, report.replicas[0].asked_again) == (3, 0, 0)
 
 
 def test_without_a_ledger_a_second_run_says_that_the_first_one_looks_the_same() -> None:
