@@ -86,8 +86,8 @@ class Pair:
     new_gguf: Path
 
 
-@pytest.fixture(scope="session")
-def pair() -> Pair:
+def installed_pair() -> Pair:
+    """The pair that `make engines` put in place."""
     models = CACHE / "models"
     found = Pair(
         old=models / "smollm2-v1.2",
@@ -100,6 +100,11 @@ def pair() -> Pair:
     return found
 
 
+@pytest.fixture(scope="session")
+def pair() -> Pair:
+    return installed_pair()
+
+
 @pytest.fixture(scope="module")
 def operator(tmp_path_factory: pytest.TempPathFactory) -> Operator:
     return Operator(directory=tmp_path_factory.mktemp("operator"))
@@ -109,8 +114,8 @@ PROMPTS_PER_PREFIX = 4
 """A dozen of the shipped set's questions, the heaviest under each system prompt: what a CI machine affords."""
 
 
-@pytest.fixture(scope="session")
-def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def write_dozen(path: Path) -> Path:
+    """Writes that set, and returns its path."""
     document = yaml.safe_load((REPOSITORY / "prompts" / "support.yaml").read_text())
     heaviest = sorted(document["prompts"], key=lambda prompt: -prompt["weight"])
     kept: dict[str, list[dict[str, Any]]] = {}
@@ -118,9 +123,13 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if len(kept.setdefault(prompt["system"], [])) < PROMPTS_PER_PREFIX:
             kept[prompt["system"]].append(prompt)
     document["prompts"] = [prompt for group in kept.values() for prompt in group]
-    path = tmp_path_factory.mktemp("prompts") / "dozen.yaml"
     path.write_text(yaml.safe_dump(document, sort_keys=False))
     return path
+
+
+@pytest.fixture(scope="session")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_dozen(tmp_path_factory.mktemp("prompts") / "dozen.yaml")
 
 
 def checks(report: dict[str, Any]) -> dict[str, str]:

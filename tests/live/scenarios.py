@@ -1,0 +1,364 @@
+"""Ways in which users come to read another release's KV, on real engines: each told once stale, once clean.
+
+A scenario puts a deployment into a state, sends what users send, and asks the gate. `stale` says whether the state is
+the dangerous one or its harmless twin; the gate owes exit 1 to the one and 0 to the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from tests.live.conftest import Operator, Pair, Run
+from tests.live.servers import Server, llamacpp_server, vllm_server
+
+# Eleven probes prove a stale share below 25 %.
+CLAIM = ("--stale-below", "0.25")
+MODEL = "smollm2"
+LOAD_CONCURRENCY = 8
+REQUEST_S = 300.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """Where a scenario plays.
+
+    Attributes:
+        pair: the releases.
+        prompts: a dozen of production's prompts, YAML.
+        directory: of this one performance; empty at first.
+        stale: the dangerous state, or its harmless twin.
+    """
+
+    pair: Pair
+    prompts: Path
+    directory: Path
+    stale: bool
+
+    @property
+    def operator(self) -> Operator:
+        """Somebody with a ledger of this performance's own."""
+        return Operator(directory=self.directory)
+
+    def verify(self, *urls: str, production: dict[str, Any] | None = None, new: Path | None = None, **more: str) -> Run:
+        """The gate for `new` (v1.3 where nothing else is said) after the other release.
+
+        Args:
+            urls: replicas.
+            production: of kvrelease.yaml: what users really send.
+            new: the release that is said to be served.
+            more: further options by name.
+        """
+        new = new or self.pair.new
+        old = self.pair.old if new == self.pair.new else self.pair.new
+        document = {"production": production} if production else {}
+        (self.directory / "kvrelease.yaml").write_text(yaml.safe_dump(document))
+        options = [part for name, value in more.items() for part in (f"--{name.replace('_', '-')}", value)]
+        engines = [part for url in urls for part in ("--engine-url", url)]
+        asked = ("--release", new, "--old-release", old, "--prompts", self.prompts)
+        return self.operator.run("verify", *asked, *engines, *CLAIM, *options)
+
+
+Play = Callable[[Stage, Server], Run]
+"""Performs a scenario on a running engine and returns what the gate said."""
+
+
+# --- what everybody does ---------------------------------------------------------------------------------------------
+
+
+def chats(prompts: Path) -> list[dict[str, Any]]:
+    """The bodies that users send for a prompt set."""
+    document = yaml.safe_load(prompts.read_text())
+    return [
+        {
+            "model": MODEL,
+            "messages": [
+                {"role": "system", "content": document["systems"][prompt["system"]]},
+                {"role": "user", "content": prompt["user"]},
+            ],
+            "temperature": 0,
+            "max_tokens": 2,
+        }
+        for prompt in document["prompts"]
+    ]
+
+
+def users(server: Server, prompts: Path, *, at_once: int = 4, **extra: Any) -> None:
+    """Every prompt of the set once, as users send it.
+
+    Args:
+        server: that they reach.
+        prompts: a prompt set.
+        at_once: requests in flight.
+        extra: further fields of each body.
+    """
+    with (
+        httpx.Client(base_url=server.url, timeout=REQUEST_S, trust_env=False) as client,
+        ThreadPoolExecutor(at_once) as pool,
+    ):
+        for reply in pool.map(lambda body: client.post("/v1/chat/completions", json=body | extra), chats(prompts)):
+            assert reply.status_code == httpx.codes.OK, reply.text
+
+
+@contextmanager
+def load(server: Server) -> Iterator[None]:
+    """A second client, with so many requests in flight, that asks about other things for as long as the block lasts."""
+    ended = threading.Event()
+
+    def ask(number: int) -> int:
+        answered = 0
+        with httpx.Client(base_url=server.url, timeout=REQUEST_S, trust_env=False) as client:
+            while not ended.is_set():
+                question = f"Client {number}, request {answered}: say something about the number {number * answered}."
+                body = {"model": MODEL, "messages": [{"role": "user", "content": question}], "max_tokens": 8}
+                assert client.post("/v1/chat/completions", json=body).status_code == httpx.codes.OK
+                answered += 1
+        return answered
+
+    with ThreadPoolExecutor(LOAD_CONCURRENCY) as pool:
+        clients = [pool.submit(ask, number) for number in range(LOAD_CONCURRENCY)]
+        try:
+            yield
+        finally:
+            ended.set()
+    assert all(client.result() > 0 for client in clients)
+
+
+# --- vLLM ------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def vllm(pair: Pair, *, directory: Path, extra_args: Sequence[str] = ()) -> Iterator[Server]:
+    """A vLLM that serves v1.2, and can load another release in place."""
+    log = directory / "vllm.log"
+    with vllm_server(pair.old, served_model_name=MODEL, log_path=log, extra_args=extra_args) as server:
+        yield server
+
+
+def _post(server: Server, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    reply = httpx.post(f"{server.url}{path}", json=body or {}, timeout=REQUEST_S, trust_env=False)
+    assert reply.status_code == httpx.codes.OK, reply.text
+    found: dict[str, Any] = reply.json() if reply.content else {}
+    return found
+
+
+def serve(server: Server, release: Path) -> None:
+    """Loads a release's weights in place; the prefix cache stays."""
+    _post(server, "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(release)}})
+
+
+def flush(server: Server) -> None:
+    """Empties vLLM's prefix cache."""
+    _post(server, "/reset_prefix_cache")
+
+
+def _begin(server: Server, release: Path) -> None:
+    serve(server, release)
+    flush(server)
+
+
+def _reloaded(stage: Stage, server: Server, **extra: Any) -> None:
+    """Users warmed v1.2, and v1.3 is loaded in place; the harmless twin empties the cache, and users return."""
+    _begin(server, stage.pair.old)
+    users(server, stage.prompts, **extra)
+    serve(server, stage.pair.new)
+    if not stage.stale:
+        flush(server)
+        users(server, stage.prompts, **extra)
+
+
+def reload_in_place(stage: Stage, server: Server) -> Run:
+    """Weights are reloaded in place and the cache keeps the old release's entries."""
+    _reloaded(stage, server)
+    return stage.verify(server.url)
+
+
+def reload_under_load(stage: Stage, server: Server) -> Run:
+    """The same, while another client keeps eight requests in flight."""
+    _reloaded(stage, server)
+    with load(server):
+        return stage.verify(server.url)
+
+
+def clients_half_bound(stage: Stage, server: Server) -> Run:
+    """The release's own namespace is warm and clean, and users do not send it; or they do."""
+    _begin(server, stage.pair.old)
+    users(server, stage.prompts)
+    serve(server, stage.pair.new)
+    bound = {"salt": "release"}
+    (stage.directory / "kvrelease.yaml").write_text(yaml.safe_dump({"production": bound}))
+    warmed = stage.operator.run(
+        *("prewarm", "--release", stage.pair.new, "--engine-url", server.url, "--prompts", stage.prompts)
+    )
+    warmed.expect(0)
+    return stage.verify(server.url, production=None if stage.stale else bound)
+
+
+def salt_misspelt(stage: Stage, server: Server) -> Run:
+    """Users send the namespace under a name that the engine does not know, and it says nothing."""
+    misspelt = {"cache_slat": "kv1-support-e1"}
+    _reloaded(stage, server, **misspelt)
+    return stage.verify(server.url, production={"body": misspelt})
+
+
+def rolled_back(stage: Stage, server: Server) -> Run:
+    """v1.3 served users, then v1.2 is loaded again: v1.3's entries are the foreign ones now."""
+    _begin(server, stage.pair.new)
+    users(server, stage.prompts)
+    serve(server, stage.pair.old)
+    if not stage.stale:
+        flush(server)
+        users(server, stage.prompts)
+    return stage.verify(server.url, new=stage.pair.old)
+
+
+def old_weights_under_the_new_label(stage: Stage, server: Server) -> Run:
+    """The roll-out said v1.3, and v1.2 still answers, from an honest cache of its own."""
+    _begin(server, stage.pair.old if stage.stale else stage.pair.new)
+    users(server, stage.prompts)
+    return stage.verify(server.url)
+
+
+VLLM: dict[str, Play] = {
+    "in-place reload": reload_in_place,
+    "in-place reload, under load": reload_under_load,
+    "clients half bound": clients_half_bound,
+    "salt misspelt": salt_misspelt,
+    "rollback": rolled_back,
+    "old weights under the new label": old_weights_under_the_new_label,
+}
+"""By name; each plays on the server of `vllm`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OverStore:
+    """A vLLM of v1.3 over a persistent store.
+
+    Attributes:
+        server: the running one.
+        store: its directory.
+        left: what v1.2's users left in it, kept apart.
+    """
+
+    server: Server
+    store: Path
+    left: Path
+
+
+@contextmanager
+def vllm_with_store(pair: Pair, prompts: Path, *, directory: Path) -> Iterator[OverStore]:
+    """A vLLM of v1.3 over a persistent store, restarted from one of v1.2."""
+    store, left = directory / "store", directory / "left"
+    store.mkdir()
+    connector = {
+        "kv_connector": "ExampleConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"shared_storage_path": str(store)},
+    }
+    settings = ("--kv-transfer-config", json.dumps(connector))
+    for release in (pair.old, pair.new):
+        log = directory / f"{release.name}.log"
+        with vllm_server(release, served_model_name=MODEL, log_path=log, extra_args=settings) as server:
+            if release == pair.old:
+                users(server, prompts, at_once=1)
+                shutil.copytree(store, left)
+            else:
+                yield OverStore(server=server, store=store, left=left)
+
+
+OVER_A_STORE = "restart over a persistent store"
+
+
+def restarted_over_a_store(stage: Stage, over: OverStore) -> Run:
+    """A new process of v1.3 opens the directory that v1.2 filled; its keys are tokens, and it knows no salt."""
+    shutil.rmtree(over.store)
+    if stage.stale:
+        shutil.copytree(over.left, over.store)
+    else:
+        over.store.mkdir()
+    flush(over.server)
+    return stage.verify(over.server.url, reference="local")
+
+
+# --- llama.cpp -------------------------------------------------------------------------------------------------------
+
+_SLOT = "support.bin"
+QUANTISED_KV = ("-fa", "on", "-ctk", "q8_0", "-ctv", "q8_0")
+FOUR_SLOTS = ("-np", "4", "-c", "16384")
+
+
+@contextmanager
+def _llamacpp(stage: Stage, gguf: Path, name: str, settings: Sequence[str]) -> Iterator[Server]:
+    slots = stage.directory / "slots"
+    slots.mkdir(exist_ok=True)
+    log = stage.directory / f"{name}.log"
+    with llamacpp_server(gguf, extra_args=settings, slot_dir=slots, log_path=log) as server:
+        yield server
+
+
+def _slot(server: Server, action: str) -> None:
+    _post(server, f"/slots/0?action={action}", {"filename": _SLOT})
+
+
+def _save_old_slot(stage: Stage, settings: Sequence[str] = ()) -> None:
+    with _llamacpp(stage, stage.pair.old_gguf, "old", settings) as old:
+        users(old, stage.prompts, at_once=1)
+        _slot(old, "save")
+
+
+def slot_restored(stage: Stage, *, settings: Sequence[str] = (), loaded: bool = False) -> Run:
+    """A slot file of v1.2 is restored into v1.3; or v1.3 starts empty, and users come."""
+    if stage.stale:
+        _save_old_slot(stage, settings)
+    with _llamacpp(stage, stage.pair.new_gguf, "new", settings) as new, ExitStack() as stack:
+        if stage.stale:
+            _slot(new, "restore")
+        else:
+            users(new, stage.prompts, at_once=1)
+        if loaded:
+            stack.enter_context(load(new))
+        return stage.verify(new.url)
+
+
+def one_bad_replica_of_three(stage: Stage) -> Run:
+    """Three replicas of v1.3, and one of them restored a slot of v1.2."""
+    if stage.stale:
+        _save_old_slot(stage)
+    with ExitStack() as stack:
+        replicas = [
+            stack.enter_context(_llamacpp(stage, stage.pair.new_gguf, f"new-{number}", ())) for number in range(3)
+        ]
+        if stage.stale:
+            _slot(replicas[1], "restore")
+        for replica in replicas:
+            if replica is not replicas[1] or not stage.stale:
+                users(replica, stage.prompts, at_once=1)
+        return stage.verify(*(replica.url for replica in replicas))
+
+
+def old_gguf_under_the_new_label(stage: Stage) -> Run:
+    """The roll-out said v1.3, and a llama-server of v1.2 answers."""
+    gguf = stage.pair.old_gguf if stage.stale else stage.pair.new_gguf
+    with _llamacpp(stage, gguf, "served", ()) as server:
+        users(server, stage.prompts, at_once=1)
+        return stage.verify(server.url)
+
+
+LLAMACPP: dict[str, Callable[[Stage], Run]] = {
+    "slot restore": slot_restored,
+    "slot restore, quantised KV": lambda stage: slot_restored(stage, settings=QUANTISED_KV),
+    "slot restore, under load": lambda stage: slot_restored(stage, settings=FOUR_SLOTS, loaded=True),
+    "one bad replica of three": one_bad_replica_of_three,
+    "old weights under the new label": old_gguf_under_the_new_label,
+}
+"""By name; each starts the servers that it needs."""

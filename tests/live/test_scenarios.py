@@ -1,0 +1,49 @@
+"""Every scenario of real engines once stale, once clean: the gate fails the one and passes the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live import scenarios
+from tests.live.conftest import Pair
+from tests.live.scenarios import OverStore, Stage
+from tests.live.servers import Server
+
+both_states = pytest.mark.parametrize("stale", [True, False], ids=["stale", "clean"])
+
+
+@pytest.fixture(scope="module")
+def vllm(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with scenarios.vllm(pair, directory=tmp_path_factory.mktemp("vllm")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def over_store(pair: Pair, prompts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OverStore]:
+    with scenarios.vllm_with_store(pair, prompts, directory=tmp_path_factory.mktemp("store")) as over:
+        yield over
+
+
+@pytest.fixture
+def stage(pair: Pair, prompts: Path, tmp_path: Path, stale: bool) -> Stage:
+    return Stage(pair=pair, prompts=prompts, directory=tmp_path, stale=stale)
+
+
+@both_states
+@pytest.mark.parametrize("name", scenarios.LLAMACPP)
+def test_llamacpp(name: str, stage: Stage) -> None:
+    scenarios.LLAMACPP[name](stage).expect(int(stage.stale))
+
+
+@both_states
+@pytest.mark.parametrize("name", scenarios.VLLM)
+def test_vllm(name: str, stage: Stage, vllm: Server) -> None:
+    scenarios.VLLM[name](stage, vllm).expect(int(stage.stale))
+
+
+@both_states
+def test_vllm_restarted_over_a_persistent_store(stage: Stage, over_store: OverStore) -> None:
+    scenarios.restarted_over_a_store(stage, over_store).expect(int(stage.stale))
