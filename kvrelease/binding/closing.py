@@ -46,6 +46,11 @@ def _no_doubt(_replica: Replica) -> Doubt:
     return Doubt.NONE
 
 
+def _spaces_of_production(replica: Replica, deployment: Deployment) -> tuple[str | None, ...]:
+    within = replica.observer.spaces_within
+    return tuple(dict.fromkeys(space for salt in deployment.salts for space in within(salt)))
+
+
 def close_run(
     replicas: Sequence[Replica],
     *,
@@ -80,7 +85,7 @@ def close_run(
                 ledger.forget(
                     replica=replica.identity.url,
                     process=replica.identity.process,
-                    key_spaces=(None if doubt is Doubt.PROCESS else replica.observer.spaces_within(deployment.salt)),
+                    key_spaces=None if doubt is Doubt.PROCESS else _spaces_of_production(replica, deployment),
                 )
             ledger.write(
                 Event(

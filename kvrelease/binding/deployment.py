@@ -21,6 +21,7 @@ from kvrelease.binding.runtime import (
     require_agreement,
     unknown_field_warnings,
 )
+from kvrelease.binding.salts import combined_salt
 from kvrelease.binding.tokenising import Tokenising, TokenTable
 from kvrelease.binding.unready import Unready
 from kvrelease.config import CONFIG_NAME, Config, Production
@@ -60,6 +61,12 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     def key_space(self) -> str | None:
         """How production's key space is called wherever people read; None for unsalted."""
         return key_space_name(self.salt)
+
+    @property
+    def salts(self) -> tuple[str | None, ...]:
+        """Every salt that production's requests carry: its own, also with that of each tenant."""
+        tenants = (prompt.salt for prompt in self.prompt_set.prompts)
+        return tuple(dict.fromkeys((self.salt, *(combined_salt(self.salt, own) for own in tenants))))
 
 
 def deployment_of(
@@ -144,13 +151,21 @@ class Replica:
     def request(
         self, prompt: Prompt, *, salt: str | None, max_tokens: int, top_logprobs: int = 0, streams: bool = False
     ) -> Request:
-        """The prompt as production sends it, in a key space."""
+        """The prompt as production sends it, in a key space; its tenant's own salt, where it has one, stays in it.
+
+        Args:
+            prompt: of the set.
+            salt: what names the key space, None for none: production's, another that clients may use, or a probe's.
+            max_tokens: tokens to generate.
+            top_logprobs: k of the top-k log-probabilities.
+            streams: ask for a stream.
+        """
         return production_request(
             prompt,
             production=self.deployment.production,
             model=self.identity.model,
             kind=self.identity.kind,
-            salt=salt,
+            salt=combined_salt(salt, prompt.salt),
             max_tokens=max_tokens,
             top_logprobs=top_logprobs,
             streams=streams,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from kvrelease.artifacts import JsonObject
 from kvrelease.config import Production
 from kvrelease.engines.base import EngineKind, Request, Route
@@ -58,26 +56,6 @@ def production_request(
         top_logprobs=top_logprobs,
         streams=streams,
     )
-
-
-def refuse_own_salts(prompts: Iterable[Prompt], *, action: str) -> None:
-    """Refuses prompts whose tenants have salts of their own, where all requests go to one key space.
-
-    Args:
-        prompts: that are to be sent.
-        action: what was to be done, for the message.
-
-    Raises:
-        UsageError: a prompt has a salt of its own.
-    """
-    prompt = next((prompt for prompt in prompts if prompt.salt is not None), None)
-    if prompt is not None:
-        raise UsageError(
-            f"{action}: prompt {prompt.id!r} brings a cache_salt of its own: its key space would not be the one that "
-            "is judged",
-            hint="leave prompts of tenants with salts out of this set, and say which salt users send under "
-            "production.salt in kvrelease.yaml",
-        )
 
 
 def stray_namespaces(body: JsonObject) -> tuple[str, ...]:

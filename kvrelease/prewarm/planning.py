@@ -10,7 +10,7 @@ import msgspec
 from kvrelease.binding.control import control_tokens, front_tokens
 from kvrelease.binding.deployment import Replica
 from kvrelease.binding.hits import Unattributed
-from kvrelease.binding.salts import combined_salt, key_spaces
+from kvrelease.binding.salts import key_spaces
 from kvrelease.engines.base import Request, Route
 from kvrelease.errors import KvreleaseError
 from kvrelease.prewarm.pace import AUTO_CAP
@@ -173,8 +173,6 @@ def _named_slot(request: Request) -> int | None:
 def _requests(replica: Replica) -> dict[str, Request]:
     deployment = replica.deployment
     return {
-        prompt.id: replica.request(
-            prompt, salt=combined_salt(deployment.salt, prompt.salt), max_tokens=MAX_TOKENS, streams=True
-        )
+        prompt.id: replica.request(prompt, salt=deployment.salt, max_tokens=MAX_TOKENS, streams=True)
         for prompt in deployment.prompt_set.prompts
     }

@@ -54,10 +54,11 @@ class Ladder:
             if way is not Isolation.FLUSH and self._why_lacking(way) is None and not self._is_given_up(way)
         )
 
-    @property
-    def reference_salt(self) -> str | None:
-        """The key space of this run on the second engine, None where that has no salts."""
-        return self._salt if self.answering(Isolation.REFERENCE).identity.capabilities.has_salt else None
+    def on_reference(self, prompt: Prompt) -> Request:
+        """The prompt as the second engine is sent it: in a key space of this run's own, where that has any."""
+        reference = self.answering(Isolation.REFERENCE)
+        plain = probe_request(reference, prompt, salt=self._salt)
+        return plain if reference.identity.capabilities.has_salt else replace(plain, salt=None)
 
     def answering(self, way: Isolation) -> Replica:
         """The engine that gives the reference legs of a way."""
@@ -74,9 +75,8 @@ class Ladder:
             case Isolation.BYPASS:
                 return replace(self._as_production(prompt), bypasses_cache=True)
             case Isolation.REFERENCE:
-                reference = self.answering(way)
-                plain = probe_request(reference, prompt, salt=self.reference_salt)
-                return replace(plain, bypasses_cache=reference.identity.capabilities.reference_heals)
+                heals = self.answering(way).identity.capabilities.reference_heals
+                return replace(self.on_reference(prompt), bypasses_cache=heals)
             case Isolation.FLUSH:
                 return self._as_production(prompt)
             case Isolation.NONE:

@@ -336,15 +336,15 @@ class Collector:
     async def _calibrate(self) -> None:
         """Unique prompts, of both engines: what their kernels make of one and the same, cold and hit."""
         on = self._ladder.answering(Isolation.REFERENCE)
-        salts = (self.replica.deployment.salt, self._ladder.reference_salt)
         probes = itertools.cycle(self._spread_over_prefixes(self._cold))
         for _ in range(NOISE_NONCES):
             like = next(probes)
             prompt = await self._unique(self._prompts[like])
             tokens = telling_tokens(self._production[like][0].observation) or MAX_TOKENS
+            as_production = probe_request(self.replica, prompt, salt=self.replica.deployment.salt)
             legs: list[tuple[Leg, ...]] = []
-            for place, salt in zip((self.replica, on), salts, strict=True):
-                request = replace(probe_request(place, prompt, salt=salt), max_tokens=tokens)
+            for place, plain in ((self.replica, as_production), (on, self._ladder.on_reference(prompt))):
+                request = replace(plain, max_tokens=tokens)
                 legs.append((await self._observe(request, on=place), await self._observe(request, on=place)))
             self.unique[prompt.id] = prompt
             self._calibration.append(Calibration(name=prompt.id, engine=legs[0], reference=legs[1]))

@@ -11,7 +11,6 @@ from kvrelease.artifacts import Artifact, Fault, ReleaseRef, fault_of
 from kvrelease.binding.closing import close_run, until_interrupted
 from kvrelease.binding.deployment import Deployment, Replica, prepare
 from kvrelease.binding.observe import Leg, known_total
-from kvrelease.binding.production import refuse_own_salts
 from kvrelease.engines.base import EngineClient, Request
 from kvrelease.errors import KvreleaseError
 from kvrelease.ledger.store import Ledger
@@ -94,7 +93,6 @@ async def record(
     Raises:
         KvreleaseError: the engine could not even be prepared.
     """
-    refuse_own_salts(deployment.prompt_set, action="recording")
     replica = await prepare(engine, deployment=deployment, memory=ledger, max_tokens=max_tokens)
     identity = replica.identity
     observations: list[RecordedObservation] = []

@@ -11,7 +11,7 @@ from kvrelease.artifacts import Fault, fault_of
 from kvrelease.binding.closing import Doubt, close_run, until_interrupted
 from kvrelease.binding.deployment import Deployment, Replica, prepare, prepare_all
 from kvrelease.binding.flushing import Flushing, require_flush
-from kvrelease.binding.production import refuse_own_salts, stray_namespaces
+from kvrelease.binding.production import stray_namespaces
 from kvrelease.binding.unready import Unready, require_one_ready
 from kvrelease.engines.base import EngineClient, EngineIdentity, Observation
 from kvrelease.engines.local import stale_and_clean
@@ -108,7 +108,6 @@ async def observe(
     started = time.monotonic()
     _require_same(twins.golden, option="--golden", deployment=deployment, same_release=True)
     _require_same(twins.baseline, option="--baseline", deployment=deployment, same_release=False)
-    refuse_own_salts(deployment.prompt_set, action="verifying")
     memory = _Amnesia(ledger) if limits.expects_cold else ledger
     prepared = await prepare_all(engines, deployment=deployment, memory=memory, max_tokens=MAX_TOKENS)
     replicas, unready = require_one_ready(prepared)

@@ -17,9 +17,9 @@ from kvrelease.workload.place import Place, kind_name
 # Fields by which a body chooses its own key space, whatever `production.salt` says (vLLM and SGLang call it
 # cache_salt, SGLang also extra_key).
 SALT_FIELDS = ("cache_salt", "extra_key")
-# What everybody may read: a release's namespace, alone or with the mark of a tenant's salt (`binding.salts`), and salts
-# that we draw for probes.
-_OPEN_SALT = re.compile(r"kv[0-9]+-[a-z0-9]+-[a-z0-9]+-e[0-9]+(\.[0-9a-f]{32})?|kvrelease-[a-z-]+-[0-9a-f]{16}")
+# What everybody may read: a release's namespace and salts that we draw for probes, alone or with the mark of a tenant's
+# salt (`binding.salts`).
+_OPEN_SALT = re.compile(r"(kv[0-9]+-[a-z0-9]+-[a-z0-9]+-e[0-9]+|kvrelease-[a-z-]+-[0-9a-f]{16})(\.[0-9a-f]{32})?")
 MAX_OWN_SALT_CHARACTERS = 1024  # vLLM takes 128; SGLang has no limit, and nobody names a tenant by more
 _NAME_CHARACTERS = 32
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.binding.production import production_body, production_request, refuse_own_salts
+from kvrelease.binding.production import production_body, production_request
 from kvrelease.config import Production
 from kvrelease.engines.base import EngineKind, Route
 from kvrelease.errors import UsageError
@@ -50,14 +49,6 @@ def test_a_salt_in_a_body_is_refused_because_another_key_space_would_be_judged(f
         body({"messages": MESSAGES, field: "tenant-a"})
     with pytest.raises(UsageError, match=field):
         body({"messages": MESSAGES}, body={field: "tenant-a"})
-
-
-def test_a_prompt_of_a_tenant_with_a_salt_is_refused_where_one_key_space_is_judged() -> None:
-    prompt = Prompt(id="p", weight=1.0, kind=PromptKind.COMPLETIONS, body={"prompt": "Once"})
-    refuse_own_salts([prompt], action="verifying")
-    with pytest.raises(UsageError, match="verifying: prompt 'p' brings a cache_salt of its own") as told:
-        refuse_own_salts([prompt, msgspec.structs.replace(prompt, salt="SECRET")], action="verifying")
-    assert "SECRET" not in str(told.value)
 
 
 def test_completions_go_to_their_own_route() -> None:

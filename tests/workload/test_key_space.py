@@ -12,7 +12,8 @@ NAMESPACE = namespace_text("kv1-ixwalxnsoyzigeatgayuuivwq7xaawd6", runtime="unde
 
 
 def test_a_namespace_is_no_secret_and_is_told() -> None:
-    for salt in (None, NAMESPACE, combined_salt(NAMESPACE, "tenant-7"), probe_salt("ready"), probe_salt("first-touch")):
+    probes = probe_salt("ready"), probe_salt("first-touch"), combined_salt(probe_salt("reference"), "tenant-7")
+    for salt in (None, NAMESPACE, combined_salt(NAMESPACE, "tenant-7"), *probes):
         assert key_space_name(salt) == salt
 
 
