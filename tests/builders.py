@@ -751,7 +751,7 @@ def verify(**changes: object) -> VerifyReport:
             power=PowerResult(stale_clean_distance=None, status="unknown"),
             prefixes=1,
             skipped=("hello",),
-            cost=Cost(requests=64, retries=0, tokens=39660, seconds=3.5),
+            cost=Cost(requests=64, retries=0, tokens=39660, computed_tokens=12480, seconds=3.5),
             diagnosis=(diagnosis(),),
             method="suspects are judged by reproduction in every repeat",
         ),

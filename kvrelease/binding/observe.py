@@ -63,6 +63,13 @@ class Leg(msgspec.Struct, frozen=True, kw_only=True):
         most = self.prompt_tokens if self.cacheable_tokens is None else self.cacheable_tokens
         return 2 * self.cached_tokens > most if self.cached_tokens is not None and most else None
 
+    @property
+    def hits_wholly(self) -> bool | None:
+        """Everything that can be cached came from the cache; None when nobody witnessed, or the block is not known."""
+        if self.cached_tokens is None or self.cacheable_tokens is None:
+            return None
+        return self.cached_tokens >= self.cacheable_tokens > 0
+
 
 def body_key(request: Request) -> bytes:
     """Names what a request has tokenised: its route and body, whatever its key space."""
@@ -75,18 +82,30 @@ LOOKS = 8
 
 
 class Spending:
-    """What one replica was asked for: answered requests, requests sent again, prompt tokens where they are told."""
+    """What one replica was asked for.
+
+    Attributes:
+        requests: answered.
+        retries: sent again.
+        prompt_tokens: of all of them, where told.
+        computed_tokens: of these, not from the cache; None once one was answered that does not tell.
+    """
 
     def __init__(self) -> None:
         self.requests = 0
         self.retries = 0
         self.prompt_tokens = 0
+        self.computed_tokens: int | None = 0
 
-    def add(self, *, prompt_tokens: int, retries: int) -> None:
+    def add(self, *, prompt_tokens: int | None, cached_tokens: int | None, retries: int) -> None:
         """Counts one answered request."""
         self.requests += 1
         self.retries += retries
-        self.prompt_tokens += prompt_tokens
+        self.prompt_tokens += prompt_tokens or 0
+        if self.computed_tokens is None or prompt_tokens is None or cached_tokens is None:
+            self.computed_tokens = None
+        else:
+            self.computed_tokens += prompt_tokens - cached_tokens
 
 
 class Observer:
@@ -155,7 +174,7 @@ class Observer:
             cached = counted_hit(before, after, prompt_tokens=observation.prompt_tokens)
             witness = Witness.NOBODY if cached is None else Witness.COUNTERS
         prompt_tokens = observation.prompt_tokens if observation.prompt_tokens is not None else _length(tokens)
-        self.spent.add(prompt_tokens=prompt_tokens or 0, retries=observation.retries)
+        self.spent.add(prompt_tokens=prompt_tokens, cached_tokens=cached, retries=observation.retries)
         abilities = self.identity.capabilities
         foreign, doubt = self._hits.foreign(request, observation, tokens=tokens, cached=cached)
         return Leg(

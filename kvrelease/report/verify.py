@@ -30,8 +30,7 @@ def verify_document(found: VerifyReport) -> Document:
                 ),
                 (
                     "cost",
-                    f"{found.cost.requests} requests, {number(found.cost.tokens)} prompt tokens, "
-                    f"{found.cost.seconds:.1f} s",
+                    _cost(found),
                 ),
             )
         ),
@@ -57,6 +56,16 @@ def verify_document(found: VerifyReport) -> Document:
     notes += [fault.shown for fault in found.faults]
     blocks.append(Notes(title="Notes", lines=tuple(notes)))
     return Document(title=f"Verifying {found.release.name}", blocks=tuple(blocks))
+
+
+def _cost(found: VerifyReport) -> str:
+    cost = found.cost
+    each = f" ({cost.requests / len(found.probes):.1f} for each probe)" if found.probes else ""
+    elsewhere = f", {cost.on_reference} of them to the reference engine" if cost.on_reference else ""
+    return (
+        f"{cost.requests} requests{each}{elsewhere}, {number(cost.tokens)} prompt tokens, of them "
+        f"{number(cost.computed_tokens)} computed, {cost.seconds:.1f} s"
+    )
 
 
 def history_line(found: VerifyReport, *, run: int) -> str:

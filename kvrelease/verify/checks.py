@@ -311,23 +311,33 @@ def check_degenerate(replica: ReplicaEvidence) -> Check:
 
 
 def check_residency(replica: ReplicaEvidence) -> Check:
-    """Is what production hit before the run still resident after it?"""
-    was_warm = any(probe.production[0].cached_tokens for probe in replica.probes)
-    lost = sum(leg.cached_tokens == 0 for leg in replica.residency)
-    verdict = CheckVerdict.NOTE
-    if not replica.residency and replica.identity.capabilities.reference_heals:
-        detail = "not asked again: a reference leg replaces what this engine holds; prewarm it after verify"
-    elif not replica.residency:
-        detail = "not asked again"
-    elif any(leg.cached_tokens is None for leg in replica.residency):
-        detail = "not known: nobody witnessed the hits"
-    elif lost:
-        detail = f"{lost} of {len(replica.residency)} production legs no longer hit: prewarm again"
-    else:
-        hits = sum(leg.cached_tokens or 0 for leg in replica.residency)
-        detail = f"{len(replica.residency)} production legs still hit ({hits} tokens)"
-        verdict = CheckVerdict.PASS if was_warm else CheckVerdict.NOTE
+    """Is what was warm before the run still resident after it? Never more than a note where it is not."""
+    verdict, detail = _residency(replica)
     return Check(id=CheckId.RESIDENCY, verdict=verdict, detail=detail, replica=replica.identity.url)
+
+
+def _residency(replica: ReplicaEvidence) -> tuple[CheckVerdict, str]:
+    # Of each probe that was asked again its first leg, and the last.
+    looks = [(probe.production[0], probe.production[-1]) for probe in replica.probes if len(probe.production) > 1]
+    warm = [(before, after) for before, after in looks if before.hits_wholly]
+    if replica.flush is not None and replica.flush.is_done:
+        return CheckVerdict.NOTE, "the cache was emptied (--allow-flush): prewarm again"
+    if not replica.residency:
+        heals = replica.identity.capabilities.reference_heals
+        why = ": a reference leg replaces what this engine holds; prewarm it after verify" if heals else ""
+        return CheckVerdict.NOTE, f"not asked again{why}"
+    if any(after.cached_tokens is None for _, after in looks):
+        return CheckVerdict.NOTE, "not known: nobody witnessed the hits"
+    if not warm:
+        hits = sum(after.cached_tokens or 0 for _, after in looks)
+        return CheckVerdict.NOTE, (
+            f"no prompt that was asked again was warm before the run ({len(looks)} of them now hit {hits} tokens)"
+        )
+    kept = sum((after.cached_tokens or 0) >= (before.cached_tokens or 0) for before, after in warm)
+    found = f"the warm set is still resident: {kept} of {len(warm)} prompts that were asked again"
+    if kept < len(warm):
+        return CheckVerdict.NOTE, f"{found}. The rest was evicted meanwhile: prewarm again"
+    return CheckVerdict.PASS, found
 
 
 def check_replicas(verdicts: dict[str, CheckVerdict], *, mixed: tuple[str, ...], unjudged: Sequence[str] = ()) -> Check:

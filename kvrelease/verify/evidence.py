@@ -318,12 +318,16 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
         requests: sent, without retries.
         retries: sent again.
         tokens: prompt tokens of all of them, where told.
+        computed_tokens: of these, not from the cache; None where not every answer tells.
+        on_reference: of the requests, those that a second engine answered.
         seconds: wall clock.
     """
 
     requests: int
     retries: int
     tokens: int
+    computed_tokens: int | None = None
+    on_reference: int = 0
     seconds: float
 
 

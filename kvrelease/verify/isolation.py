@@ -80,7 +80,7 @@ def _others(replica: ReplicaEvidence) -> str:
         for rung in replica.rungs
         if rung.outcome is not RungOutcome.USED or rung.detail.startswith(_NOT_ALWAYS)
     ]
-    return f". Else: {'; '.join(told)}" if told else ""
+    return f". Other ways: {'; '.join(told)}" if told else ""
 
 
 _NOT_ALWAYS = tuple("123456789")  # "3 not proved cold, …"

@@ -55,6 +55,9 @@ REWRITTEN = 8
 # `SUSPECT_RATIO`, is topped by the largest of a dozen in 6 % of runs where noise is exponential, in 1 % where normal.
 NOISE_NONCES = 8
 
+# Probes that are asked once more at the end: is the warm set still there?
+LAST_LOOKS = 6
+
 # Key spaces besides production's get one probe for each of so many shared prefixes.
 EXPOSURE_PROBES = 3
 
@@ -149,7 +152,7 @@ class Collector:
         if not heals:
             await self._rewrite()
             # What hit nothing at first may hit something now: these legs are judged like the first ones.
-            for prompt_id in self._one_per_prefix():
+            for prompt_id in self._to_ask_at_last():
                 self._residency.append(await self._ask_as_production(prompt_id))
             await self._repeat_suspects()
         await self._bisector.run(self.evidence())
@@ -298,6 +301,11 @@ class Collector:
         for prompt_id in self._prompts:
             first.setdefault(self.replica.prefixes[prompt_id], prompt_id)
         return list(first.values())[:EXPOSURE_PROBES]
+
+    def _to_ask_at_last(self) -> list[str]:
+        """One probe of each shared prefix, and more of those that were warm before the run."""
+        warm = [prompt_id for prompt_id, legs in self._production.items() if legs[0].hits_wholly]
+        return list(dict.fromkeys((*self._one_per_prefix(), *self._spread_over_prefixes(warm))))[:LAST_LOOKS]
 
     async def _expose(self) -> None:
         for key_space in self._spaces:

@@ -11,6 +11,7 @@ from kvrelease.artifacts import Fault, fault_of
 from kvrelease.binding.closing import Doubt, close_run, until_interrupted
 from kvrelease.binding.deployment import Deployment, Replica, prepare, prepare_all
 from kvrelease.binding.flushing import Flushing, require_flush
+from kvrelease.binding.observe import total
 from kvrelease.binding.production import stray_namespaces
 from kvrelease.binding.unready import Unready, require_one_ready
 from kvrelease.engines.base import EngineClient, EngineIdentity, Observation
@@ -152,7 +153,7 @@ async def observe(
             replicas=tuple(parts),
             power=tuple(in_process.power),
             stray_fields=stray_namespaces(deployment.production.body),
-            cost=_cost([*replicas, *((reference,) if reference else ())], seconds=time.monotonic() - started),
+            cost=_cost(replicas, reference=reference, seconds=time.monotonic() - started),
             faults=(*faults, *found),
             interrupted=is_cut_short,
         )
@@ -402,11 +403,14 @@ def _pairs(observations: Mapping[str, Observation], ids: set[str]) -> tuple[Refe
     )
 
 
-def _cost(replicas: Iterable[Replica], *, seconds: float) -> Cost:
-    spent = [replica.observer.spent for replica in replicas]
+def _cost(replicas: Sequence[Replica], *, reference: Replica | None, seconds: float) -> Cost:
+    elsewhere = () if reference is None else (reference,)
+    spent = [replica.observer.spent for replica in (*replicas, *elsewhere)]
     return Cost(
         requests=sum(one.requests for one in spent),
         retries=sum(one.retries for one in spent),
         tokens=sum(one.prompt_tokens for one in spent),
+        computed_tokens=total([one.computed_tokens for one in spent]),
+        on_reference=sum(one.observer.spent.requests for one in elsewhere),
         seconds=round(seconds, 1),
     )

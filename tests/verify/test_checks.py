@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from kvrelease.binding.observe import Leg
 from kvrelease.engines.base import EngineKind, GeneratedToken, Observation
 from kvrelease.verify.checks import (
     Check,
@@ -22,6 +23,7 @@ from kvrelease.verify.consistency import judge_probes
 from kvrelease.verify.evidence import (
     BindingEvidence,
     ControlEvidence,
+    FlushEvidence,
     Isolation,
     Limits,
     PowerPair,
@@ -35,6 +37,7 @@ from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.power import check_power
 from tests.verify.builders import (
     BOUND,
+    CACHED_TOKENS,
     CONTROL,
     NAMESPACE,
     clean_probes,
@@ -376,12 +379,32 @@ def test_no_answer_is_no_living_answer() -> None:
 # --- residency and replicas -----------------------------------------------------------------------------------------
 
 
-def test_residency_reports_and_never_decides() -> None:
+def asked_again(before: Leg, after: Leg, *, count: int = 2) -> ReplicaEvidence:
+    """Probes that were sent as production at first, and at last."""
+    probes = [probe(f"p{number}", production=[before, after]) for number in range(count)]
+    return replace(replica(probes), residency=tuple(after for _ in probes))
+
+
+def test_residency_tells_how_much_of_the_warm_set_is_left_and_never_decides() -> None:
     assert check_residency(replica()).verdict is NOTE
-    assert check_residency(replace(replica(), residency=(leg(),))).verdict is PASS
-    lost = check_residency(replace(replica(), residency=(leg(), leg(cached=0))))
-    assert (lost.verdict, "1 of 2" in lost.detail) == (NOTE, True)
-    assert check_residency(replace(replica(), residency=(leg(cached=None),))).verdict is NOTE
+    kept = check_residency(asked_again(leg(), leg()))
+    assert (kept.verdict, kept.detail) == (PASS, "the warm set is still resident: 2 of 2 prompts that were asked again")
+    for after in (leg(cached=0), leg(cached=CACHED_TOKENS - 16)):
+        lost = check_residency(asked_again(leg(), after))
+        assert (lost.verdict, "0 of 2" in lost.detail, "prewarm again" in lost.detail) == (NOTE, True, True)
+    assert check_residency(asked_again(leg(), leg(cached=None))).verdict is NOTE
+
+
+def test_what_was_not_warm_before_says_nothing_of_the_warm_set() -> None:
+    for before in (leg(cached=0), leg(cached=CACHED_TOKENS // 2)):
+        found = check_residency(asked_again(before, leg()))
+        assert (found.verdict, "was warm before" in found.detail) == (NOTE, True)
+
+
+def test_after_a_flush_nothing_is_resident() -> None:
+    flush = FlushEvidence(witness="p0", cached_before=80, requests_before=9, is_done=True, cached_after=0)
+    found = check_residency(replace(asked_again(leg(), leg()), flush=flush))
+    assert (found.verdict, "emptied" in found.detail) == (NOTE, True)
 
 
 def test_any_replica_that_fails_fails_all_and_mixed_weights_are_named() -> None:

@@ -6,15 +6,19 @@ from typing import Any
 
 import pytest
 
+from kvrelease.artifacts import Verdict
 from kvrelease.engines.base import Counters, EngineKind
+from kvrelease.ledger.store import IN_MEMORY, Ledger
+from kvrelease.verify.checks import CheckId, CheckVerdict
 from kvrelease.verify.evidence import Isolation, Limits
+from kvrelease.verify.judge import judge
 from kvrelease.verify.ladder import hidden_hits
-from kvrelease.verify.legs import NOISE_NONCES
+from kvrelease.verify.legs import LAST_LOOKS, NOISE_NONCES
 from kvrelease.verify.repeats import REPEATS
 from kvrelease.workload.body import whole_text
 from tests.engines.scripted import Generation, ScriptedEngine
 from tests.verify.builders import leg
-from tests.verify.deployments import DESKS, deployment, observed, prompts, serve_users, system_prompt
+from tests.verify.deployments import DESKS, deployment, observed, prompts, recorded, serve_users, system_prompt
 
 SMALL = prompts(per_desk=2)
 LIMITS = Limits(stale_below=0.4)
@@ -56,13 +60,31 @@ def test_production_legs_come_first_then_other_spaces_nonces_and_references_last
         assert kinds.count("reference") == len(SMALL) * (1 + 1 + 2)
 
 
-def test_a_clean_run_asks_each_of_sixty_probes_three_and_a_half_times_at_most() -> None:
+def test_a_clean_run_asks_each_of_sixty_probes_three_and_a_half_times_at_most_and_leaves_the_warm_set() -> None:
     deployed = deployment(salt="release", prompt_set=prompts(per_desk=20))
-    with ScriptedEngine(release="new") as engine:
-        found = observed(engine, deployed=deployed, limits=Limits(stale_below=0.05), max_probes=60)
-        assert len(found.evidence.replicas[0].probes) == 60
-        assert found.evidence.cost.requests == len(engine.generations())
-        assert found.evidence.cost.requests <= 3.5 * 60
+    with Ledger(IN_MEMORY) as ledger, ScriptedEngine(release="new") as engine:
+        recorded(engine, deployed=deployed, ledger=ledger)
+        since, computed = len(engine.generations()), engine.queried_tokens - engine.hit_tokens
+        found = observed(engine, deployed=deployed, limits=Limits(stale_below=0.05), max_probes=60, ledger=ledger)
+        report = judge(found.evidence)
+        assert (report.verdict, len(report.probes)) == (Verdict.PASS, 60), report.reason
+        assert report.cost.requests == len(engine.generations()) - since
+        assert report.cost.requests <= 3.5 * 60
+        assert report.cost.computed_tokens == engine.queried_tokens - engine.hit_tokens - computed
+        (residency,) = [check for check in report.checks if check.id is CheckId.RESIDENCY]
+        assert residency.verdict is CheckVerdict.PASS
+        assert f"still resident: {LAST_LOOKS} of {LAST_LOOKS}" in residency.detail
+
+
+def test_a_cache_that_reference_legs_pushed_the_warm_set_out_of_is_told() -> None:
+    # Room for the warm set alone.
+    with Ledger(IN_MEMORY) as ledger, ScriptedEngine(release="new", capacity_blocks=60) as engine:
+        deployed = deployment(prompt_set=SMALL)
+        recorded(engine, deployed=deployed, ledger=ledger)
+        report = judge(observed(engine, deployed=deployed, limits=LIMITS, ledger=ledger).evidence)
+        (residency,) = [check for check in report.checks if check.id is CheckId.RESIDENCY]
+        assert residency.verdict is CheckVerdict.NOTE
+        assert "evicted" in residency.detail, residency.detail
 
 
 def test_entries_written_again_are_written_in_company_and_read_alone() -> None:
