@@ -24,6 +24,11 @@ ORDER = (70, 130, 1, 2, 4, 5, 3, 0)
 
 
 def test_every_exit_code_has_its_place() -> None:
+    """https://github.com/promptfoo/promptfoo/issues/1441, https://github.com/promptfoo/promptfoo/issues/741.
+
+    Also https://github.com/promptfoo/promptfoo/issues/634: a code that nobody documented breaks CI; and
+    https://github.com/airspeed-velocity/asv/pull/865: the number of failures as a code makes 256 of them a success.
+    """
     assert sorted(ORDER) == sorted(ExitCode)
 
 

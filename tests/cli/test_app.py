@@ -50,5 +50,10 @@ def test_an_interrupt_before_anything_was_measured(kv: Kv, releases: Releases, m
     ],
 )
 def test_a_run_has_one_exit_code(verdict: Verdict | None, faults: list[int], code: int, *, interrupted: bool) -> None:
+    """https://github.com/argoproj/argo-rollouts/pull/3873, https://github.com/argoproj/argo-rollouts/issues/1411.
+
+    Also https://github.com/argoproj/argo-rollouts/issues/1905, https://github.com/argoproj/argo-rollouts/issues/943:
+    what is inconclusive, or has no data, is promoted all the same.
+    """
     told = [Fault(where="a", exit_code=fault, message="m") for fault in faults]
     assert exit_code(verdict=verdict, faults=told, interrupted=interrupted) is ExitCode(code)

@@ -123,6 +123,7 @@ def test_warnings_go_to_stderr(kv: Kv, argv: Commands) -> None:
 def test_a_dirty_cache_fails_the_gate_and_a_clean_one_passes(
     kv: Kv, argv: Commands, server: ScriptedEngine, releases: Releases
 ) -> None:
+    """https://github.com/EntityProcess/agentv/issues/882: RESULT: FAIL is printed, and the exit code is 0."""
     server.reload("old")
     assert kv(*argv("record"), "--release", releases.old).code == 0
     server.reload("new")

@@ -110,6 +110,7 @@ def test_a_previous_namespace_that_the_ledger_knows_is_probed_as_exposure(ledger
 
 
 def test_staleness_under_one_prefix_only_is_found() -> None:
+    """https://github.com/promptfoo/promptfoo/pull/9066: a rate over all hides one that always fails."""
     with reloaded() as engine:
         serve_users(engine, prompt_set=prompts(per_desk=1, desks=("repairs",)))
         engine.reload("new")
@@ -296,6 +297,7 @@ def test_llamacpp_started_clean_and_prewarmed_passes(ledger: Ledger) -> None:
 
 
 def test_null_usage_and_no_metrics_are_inconclusive() -> None:
+    """https://github.com/raullenchai/Rapid-MLX/issues/1641: a figure that a persisted cache made."""
     with ScriptedEngine(release="new", reports_cached_tokens=False, has_metrics=False) as engine:
         report = verified(engine, deployed=UNSALTED, limits=LIMITS)
         assert report.verdict is Verdict.INCONCLUSIVE
@@ -523,7 +525,10 @@ def test_the_ledger_keeps_what_verify_computed(ledger: Ledger) -> None:
 
 
 def test_the_cost_is_what_the_engine_was_really_asked() -> None:
-    with ScriptedEngine(release="new") as engine:
+    """https://github.com/EleutherAI/lm-evaluation-harness/pull/3715: repeats collapse into one answer that was kept."""
+    with reloaded() as engine:
+        make_stale(engine)
+        engine.requests.clear()
         report = verified(engine, deployed=UNSALTED, limits=LIMITS)
         assert report.cost.requests == len(engine.generations())
         assert report.cost.retries == 0
