@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.gate.counting import PROCESSES, RUNS, count_all, counted, jobs
 from benchmarks.gate.drawing import PROBES
-from benchmarks.gate.levels import SHIPPED_LEVEL, SHIPPED_READS
+from benchmarks.gate.levels import LOCAL_LEVELS, SHIPPED_LEVEL, SHIPPED_READS
 from benchmarks.gate.places import COMMITTED, REPOSITORY, engines_cache, home, pause, say
 from benchmarks.gate.pool import load, pool_name, save, trimmed
 from benchmarks.gate.releases import OLD, RELEASES, ensure_releases
@@ -35,6 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("step", choices=("record", "run", "report", "ship"))
     parser.add_argument("--engine", choices=("local", "vllm"), default="local", help="whose answers to record")
     parser.add_argument("--release", action="append", choices=[one.name for one in RELEASES], help="only these")
+    parser.add_argument("--level", action="append", choices=list(LOCAL_LEVELS), help="in process: only these")
     parser.add_argument("--prompts", type=int, help="record about so many prompts, the first of each desk")
     parser.add_argument("--threads", type=int, default=2, help="of torch, while recording")
     parser.add_argument("--pools", type=Path, help="where pools lie")
@@ -98,7 +99,7 @@ async def _record(options: argparse.Namespace) -> None:
         return
     recording = await record_local.open_recording(old, prompts, threads=options.threads)
     for name, directory in releases.items():
-        await recording.record(name, directory, pools, say=say, pause=pause)
+        await recording.record(name, directory, pools, levels=options.level or list(LOCAL_LEVELS), say=say, pause=pause)
         if not has_template("local", pools):
             say(f"local, {name}: one real run of the gate")
             probes = min(REAL_PROBES, len(prompts))

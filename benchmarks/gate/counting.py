@@ -13,9 +13,10 @@ from pathlib import Path
 import blake3
 import msgspec
 
-from benchmarks.gate.drawing import PROBES, Drawing, Outcome, forget_distances, remember_distances
+from benchmarks.gate.drawing import PROBES, Drawing, Outcome
 from benchmarks.gate.pool import load
 from benchmarks.gate.template import load_template
+from benchmarks.remembering import forget_distances, remember_distances
 from kvrelease import verify
 from kvrelease.artifacts import Verdict
 
@@ -204,7 +205,7 @@ def chunk_of(job: Job, outcomes: Sequence[Outcome]) -> Chunk:
 
 @functools.lru_cache(maxsize=1)
 def _drawing(path: str, _digest: str) -> Drawing:
-    remember_distances()  # in this process, which does nothing else
+    remember_distances()
     forget_distances()
     pool = load(Path(path))
     return Drawing(pool, load_template(pool.engine, Path(path).parent), probes=PROBES)

@@ -15,8 +15,6 @@ import msgspec
 from benchmarks.gate.pool import Pool, PooledPrompt
 from kvrelease.artifacts import Verdict
 from kvrelease.binding.observe import Leg, Witness
-from kvrelease.engines.base import Observation
-from kvrelease.verify import consistency, distance, identity, noise, power, repeats, response_cache
 from kvrelease.verify.asking import LegKind, repeats_to_ask
 from kvrelease.verify.checks import CheckVerdict
 from kvrelease.verify.evidence import Evidence, Isolation, Limits, PowerPair, ProbeEvidence, ReferencePair, Repeats
@@ -238,47 +236,3 @@ def _repeats(probes: list[ProbeEvidence], entries: _Entries) -> dict[str, Repeat
         except StopIteration:
             ask = None
     return found
-
-
-_DISTANCES: dict[tuple[int, int], distance.Distance] = {}
-_GAPS: dict[int, float | None] = {}
-_HELD: dict[int, Observation] = {}
-
-
-def forget_distances() -> None:
-    """Before another pool: its observations take other places in memory."""
-    _DISTANCES.clear()
-    _GAPS.clear()
-    _HELD.clear()
-
-
-def remember_distances() -> None:
-    """From now on in this process: the distance of two recorded observations is computed once.
-
-    The judge asks for the same distances several times in a run and in thousands of runs. Observations are told apart
-    by identity, and held, so that no other takes a place in memory that a distance is remembered for.
-    """
-    exact, exact_gap = distance.distance, distance._finest_gap
-    if getattr(exact, "is_remembered", False):
-        return
-
-    def remembered(left: Observation, right: Observation) -> distance.Distance:
-        key = (id(left), id(right))
-        if key not in _DISTANCES:
-            _HELD[key[0]], _HELD[key[1]] = left, right
-            _DISTANCES[key] = exact(left, right)
-        return _DISTANCES[key]
-
-    def remembered_gap(observation: Observation) -> float | None:
-        key = id(observation)
-        if key not in _GAPS:
-            _HELD[key] = observation
-            _GAPS[key] = exact_gap(observation)
-        return _GAPS[key]
-
-    remembered.is_remembered = True  # type: ignore[attr-defined]
-    for module in (distance, consistency, identity, noise, power, repeats, response_cache):
-        if hasattr(module, "distance") and module is not distance:
-            setattr(module, "distance", remembered)  # noqa: B010 - mypy knows it as a function of the module
-    setattr(distance, "distance", remembered)  # noqa: B010
-    setattr(distance, "_finest_gap", remembered_gap)  # noqa: B010

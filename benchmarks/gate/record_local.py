@@ -7,7 +7,7 @@ without. What reads them is off by noise that is drawn anew.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -45,10 +45,17 @@ class LocalRecording:
         self._threads = threads
 
     async def record(
-        self, name: str, directory: Path, folder: Path, *, say: Callable[[str], None], pause: Callable[[], None]
+        self,
+        name: str,
+        directory: Path,
+        folder: Path,
+        *,
+        levels: Sequence[str],
+        say: Callable[[str], None],
+        pause: Callable[[], None],
     ) -> None:
-        """Writes the pools of one release that are not there yet, one for each level."""
-        missing = [level for level in LOCAL_LEVELS if not (folder / pool_name("local", level, name)).exists()]
+        """Writes the pools of one release at these levels that are not there yet."""
+        missing = [level for level in levels if not (folder / pool_name("local", level, name)).exists()]
         if not missing:
             return
         async with await open_local(directory, cache=self._cache, threads=self._threads) as new:
