@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import httpx
-import msgspec
 
 from benchmarks.gate.drawing import PROBES
 from benchmarks.gate.levels import CONCURRENCY, ENTRIES, VLLM_LEVELS, VLLM_READS
@@ -54,36 +53,37 @@ async def record(
     }
     if not missing and has_template("vllm", folder):
         return
-    in_process = {name: _in_process(name, folder) for name in missing}
+    for name in missing:
+        _in_process(name, folder)
     say("vllm: starting the old release")
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        vllm_server(
-            old,
-            served_model_name=MODEL,
-            log_path=folder.parent / "vllm.log",
-            env={"VLLM_CPU_KVCACHE_SPACE": CACHE_GIB},
-        ) as server,
-    ):
-        engine = await open_engine(server.url, kind=EngineKind.VLLM)
-        try:
-            recording = _Recording(engine, prompts, say=say, pause=pause)
-            if not has_template("vllm", folder):
-                say("vllm: one real run of the gate on the old release")
-                run = await _real_run(engine, old, prompts, scratch=Path(scratch))
-                save_template("vllm", run, folder, probes=PROBES)
-            await recording.write([f"old {entry}" for entry in range(ENTRIES)], in_company=True)
-            for name, directory in missing.items():
-                say(f"vllm, {name}: reloading in place")
-                async with httpx.AsyncClient(timeout=RELOAD_S, trust_env=False) as client:
-                    reply = await client.post(
-                        f"{server.url}/collective_rpc",
-                        json={"method": "reload_weights", "kwargs": {"weights_path": str(directory)}},
-                    )
-                    reply.raise_for_status()
-                await recording.record(name, in_process[name], folder)
-        finally:
-            await engine.aclose()
+    log = folder.parent / "vllm.log"
+    space = {"VLLM_CPU_KVCACHE_SPACE": CACHE_GIB}
+    with vllm_server(old, served_model_name=MODEL, log_path=log, env=space) as server:
+        await record_from(server.url, old, missing, prompts, folder, say=say, pause=pause)
+
+
+async def record_from(
+    url: str, old: Path, releases: Mapping[str, Path], prompts: PromptSet, folder: Path, *, say: Say, pause: Pause
+) -> None:
+    """The same of a server that is there: it serves the old release, and nobody else uses it."""
+    engine = await open_engine(url, kind=EngineKind.VLLM)
+    try:
+        if not has_template("vllm", folder):
+            say("vllm: one real run of the gate on the old release")
+            save_template("vllm", await _real_run(engine, old, prompts), folder, probes=PROBES)
+        recording = _Recording(engine, prompts, say=say, pause=pause)
+        await recording.write([f"old {entry}" for entry in range(ENTRIES)], in_company=True)
+        for name, directory in releases.items():
+            say(f"vllm, {name}: reloading in place")
+            async with httpx.AsyncClient(timeout=RELOAD_S, trust_env=False) as client:
+                reply = await client.post(
+                    f"{url}/collective_rpc",
+                    json={"method": "reload_weights", "kwargs": {"weights_path": str(directory)}},
+                )
+                reply.raise_for_status()
+            await recording.record(name, _in_process(name, folder), folder)
+    finally:
+        await engine.aclose()
 
 
 def _in_process(name: str, folder: Path) -> Pool:
@@ -191,8 +191,8 @@ def _request(prompt: Prompt, *, salt: str) -> Request:
     )
 
 
-async def _real_run(engine: EngineClient, directory: Path, prompts: PromptSet, *, scratch: Path) -> Evidence:
-    with Ledger(f"sqlite:///{scratch / 'ledger.db'}") as ledger:
+async def _real_run(engine: EngineClient, directory: Path, prompts: PromptSet) -> Evidence:
+    with tempfile.TemporaryDirectory() as scratch, Ledger(f"sqlite:///{Path(scratch) / 'ledger.db'}") as ledger:
         observed = await observe(
             [engine],
             deployment=deployment("gate", prompts, source=directory),
@@ -201,4 +201,4 @@ async def _real_run(engine: EngineClient, directory: Path, prompts: PromptSet, *
             twins=Twins(),
             max_probes=min(REAL_PROBES, len(prompts)),
         )
-    return msgspec.structs.replace(observed.evidence, power=())
+    return observed.evidence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
 
@@ -9,11 +10,16 @@ import pytest
 
 from benchmarks.gate.counting import counted, jobs, read_chunks
 from benchmarks.gate.drawing import PROBES, Drawing
-from benchmarks.gate.pool import Pool, PooledPrompt, PoolWriter, load, save
+from benchmarks.gate.levels import VLLM_LEVELS
+from benchmarks.gate.pool import Pool, PooledPrompt, PoolWriter, load, pool_name, save
+from benchmarks.gate.prompts import prompt_set
+from benchmarks.gate.record_vllm import record_from
 from benchmarks.gate.table import Cell, broken_promises
 from benchmarks.gate.template import load_template, save_template
 from kvrelease.artifacts import Verdict
 from kvrelease.engines.base import Observation
+from kvrelease.verify.distance import distance
+from tests.engines.scripted import ScriptedEngine
 from tests.verify.builders import evidence, observation
 
 READ_NATS = 0.002
@@ -118,3 +124,46 @@ def cell(share: float, *, runs: int = 2000, unmet: int = 0, **verdicts: int) -> 
 )
 def test_a_promise_is_broken_by_a_fifth_false_fail_and_by_misses_beyond_the_claim(found: Cell, is_broken: bool) -> None:
     assert bool(broken_promises([found])) is is_broken
+
+
+def test_a_server_whose_weights_are_reloaded_in_place_fills_pools_that_show_it(tmp_path: Path) -> None:
+    prompts = prompt_set(limit=3)
+    writer = PoolWriter()
+    number = writer.add(observation())
+    twins = tuple(
+        PooledPrompt(
+            id=prompt.id,
+            prefix=prompt.id,
+            weight=prompt.weight,
+            prompt_tokens=0,
+            cached_tokens=0,
+            alone=(),
+            company=(),
+            stale=(),
+            clean_in_process=number,
+            stale_in_process=number,
+            old_in_process=number,
+        )
+        for prompt in prompts.prompts
+    )
+    save(writer.pool(engine="local", level="reading", release="all-36", about={}, prompts=twins), tmp_path)
+    save_template("vllm", evidence(), tmp_path, probes=PROBES)
+    with ScriptedEngine(release="old", model="gate") as engine:
+        recording = record_from(
+            engine.url,
+            tmp_path / "old",
+            {"all-36": tmp_path / "all-36"},
+            prompts,
+            tmp_path,
+            say=lambda _: None,
+            pause=lambda: None,
+        )
+        asyncio.run(recording)
+    for level in VLLM_LEVELS:
+        pool = load(tmp_path / pool_name("vllm", level, "all-36"))
+        seen = pool.observations()
+        for prompt in pool.prompts:
+            clean, stale = (seen[entries[0][0]] for entries in (prompt.alone, prompt.stale))
+            assert 0 < prompt.cached_tokens < prompt.prompt_tokens
+            assert distance(clean, seen[prompt.company[1][0]]).nats == 0
+            assert (distance(clean, stale).nats or 0) > 0
