@@ -50,6 +50,12 @@ def test_capacity_is_the_smallest_ranks() -> None:
     assert (found.block_tokens, found.capacity_tokens) == (32, 2880)
 
 
+def test_a_hit_of_a_hybrid_model_aligns_with_both_of_its_blocks() -> None:
+    asked = {"block_size": "32", "mamba_block_size": "48", "num_gpu_blocks": "100"}
+    assert read_cache(None, rank(**asked, mamba_cache_mode="align")).block_tokens == 96
+    assert read_cache(None, rank(**asked, mamba_cache_mode="all")).block_tokens == 32
+
+
 def test_what_vllm_says_of_its_capacity_goes_before_our_product() -> None:
     found = read_cache(None, rank(block_size="32", num_gpu_blocks="100", kv_cache_size_tokens="3000"))
     assert found.capacity_tokens == 3000

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvrelease.errors import DamagedFile, InputError
-from kvrelease.prewarm.journal import Journal, JournalKey, Past
+from kvrelease.prewarm.journal import MAX_JOURNAL_BYTES, Journal, JournalKey, Past
 
 KEY = JournalKey(namespace="kv1-a-undeclared-e0", key_space=None, prompt_set="kvprompts1:00")
 ONE, TWO = "http://one:8000", "http://two:8000"
@@ -205,9 +205,18 @@ def test_a_replica_that_joins_a_resumed_run_is_not_mixed_up_with_the_first(tmp_p
     killed_after(tmp_path / "j")
     with Journal(tmp_path / "j", key=KEY) as journal:
         journal.follow("http://three:8000", process="started:3")
+        journal.follow(ONE, process="started:1")
+        journal.finish(ONE, "c")
         journal.finish("http://three:8000", "z")
-    assert past(tmp_path / "j").done == frozenset("ab")
+    assert past(tmp_path / "j").done == frozenset("abc")
     assert past(tmp_path / "j", "http://three:8000", process="started:3").done == frozenset("z")
+
+
+def test_a_journal_larger_than_any_is_not_read_into_memory(tmp_path: Path) -> None:
+    killed_after(tmp_path / "j")
+    os.truncate(tmp_path / "j", MAX_JOURNAL_BYTES + 1)  # of holes
+    with pytest.raises(DamagedFile, match="which no journal has"):
+        Journal(tmp_path / "j", key=KEY)
 
 
 def test_a_journal_of_another_format_is_not_read(tmp_path: Path) -> None:

@@ -131,3 +131,35 @@ def test_long_prompts_after_short_ones_are_not_taken_for_a_slow_server() -> None
         tokens = 20 if step < 40 else 600
         pace.answered(sent_s=step, at_s=step + 1, was_throttled=False, ttft_s=tokens / 100, computed_tokens=tokens)
     assert (pace.limit, pace.lowered) == (16, 0)
+
+
+def rounds(pace: Pace, *rounds_of_s: tuple[float, ...]) -> None:
+    """Rounds of answers whose first tokens took so long, one after the other."""
+    for number, times in enumerate(rounds_of_s):
+        for ttft_s in times:
+            sent_s = 10.0 * number
+            pace.answered(
+                sent_s=sent_s, at_s=sent_s + ttft_s, was_throttled=False, ttft_s=ttft_s, computed_tokens=TOKENS
+            )
+
+
+def test_a_first_token_of_more_than_twice_the_best_lowers_it_where_nothing_is_won() -> None:
+    slow, bearable, half_as_dear = (Pace(4, start=2) for _ in range(3))
+    rounds(slow, (0.1, 0.1), (0.201,) * 4)
+    rounds(bearable, (0.1, 0.1), (0.2,) * 4)
+    rounds(half_as_dear, (0.1, 0.1), (0.179,) * 4)
+    assert (slow.lowered, bearable.lowered, half_as_dear.lowered) == (1, 0, 0)
+
+
+def test_one_slow_answer_of_a_round_does_not_lower_it() -> None:
+    pace = Pace(8, start=4)
+    rounds(pace, (0.1,) * 4, (*(0.1,) * 6, 0.1, 9.0))
+    assert pace.lowered == 0
+
+
+def test_the_least_that_a_request_cost_with_fewer_in_flight_is_remembered() -> None:
+    """A slow round of seven does not make eight look cheap: with four each cost less."""
+    pace = Pace(8, start=8)
+    pace.queued(9.0, at_s=0.0)
+    rounds(pace, (0.1,) * 4, (0.1,) * 5, (0.1,) * 6, (0.2,) * 7, (0.205,) * 8)
+    assert pace.lowered == 2

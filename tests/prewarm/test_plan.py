@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from kvrelease.prewarm.plan import Plan, make_plan, plan_without_tokens
+from kvrelease.prewarm.plan import Plan, make_plan, plan_of_nothing, plan_without_tokens
 from kvrelease.workload.key_space import KeySpace, salt_mark
 from kvrelease.workload.prefix_tree import PrefixTree, build_prefix_tree
 
@@ -85,6 +85,29 @@ def test_prompts_that_do_not_fit_are_dropped_by_weight_and_listed() -> None:
     assert plan.order == ("heavy", "light")
     assert plan.dropped == ("other",)
     assert (plan.blocks_needed, plan.blocks_available, plan.head_room_blocks) == (4, 8, 2)
+
+
+def test_the_rate_to_expect_is_what_the_kept_blocks_save_of_all_tokens_of_traffic() -> None:
+    whole, part = (make_plan(TREE, weights=WEIGHTS, capacity_tokens=tokens) for tokens in (None, 8 * BLOCK))
+    traffic = 5.0 * 16 + 1.0 * 16 + 2.0 * 16 + 9.0 * 2
+    # The shared blocks of both desks, and one more each; three of the other.
+    assert part.expected_hit_rate == (6.0 * 8 + 5.0 * 4 + 1.0 * 4) / traffic
+    assert whole.expected_hit_rate == (6.0 * 8 + 5.0 * 4 + 1.0 * 4 + 2.0 * 12) / traffic
+    assert whole.proved_share == 1.0
+    # Of six blocks, none could save more than the most valuable ones: four of the desks', and two of the other.
+    assert part.proved_share == (6.0 * 8 + 5.0 * 4 + 1.0 * 4) / (6.0 * 8 + 5.0 * 4 + 2.0 * 12)
+
+
+def test_where_nothing_can_be_cached_the_room_is_told_all_the_same() -> None:
+    plan = plan_of_nothing(TREE, why="cannot be cached: it is off", capacity_tokens=9 * BLOCK + 1)
+    assert (plan.blocks_available, plan.blocks_needed, plan.order, plan.expected_hit_rate) == (9, 0, (), 0.0)
+    assert plan_of_nothing(TREE, why="", capacity_tokens=None).blocks_available is None
+
+
+def test_without_figures_several_key_spaces_are_told() -> None:
+    spaces = {name: KeySpace(model="", salt=name if name == "other" else "") for name in TREE.order}
+    plan = plan_without_tokens(TREE.order, weights=WEIGHTS, why="nobody tells", key_spaces=spaces)
+    assert plan.warnings[1:] == ("2 key spaces; the cost of each is not known without token ids and blocks",)
 
 
 def test_what_fits_exactly_is_kept_and_one_block_less_drops() -> None:

@@ -50,6 +50,16 @@ def test_prompts_that_share_a_start_get_a_slot_each_where_there_are_enough() -> 
     assert warnings(TOKENS, slots=3) == ()
 
 
+def test_prompts_are_alike_by_a_tenth_of_the_shorter_one() -> None:
+    """A server that nobody names slots to puts a prompt where more than a tenth of it lies already."""
+    start = tuple(range(4))
+    for rest, residents in ((30, ("heavy",)), (60, ("heavy", "light"))):
+        tokens = {"heavy": (*start, *range(100, 400)), "light": (*start, *range(500, 500 + rest - 4))}
+        tree = build_prefix_tree(tokens, block_tokens=1)
+        layout = lay_out(tree, tokens=tokens, weights=WEIGHTS, slots=2, by_number=False)
+        assert layout.residents == residents, rest
+
+
 def test_slots_without_a_prompt_are_told() -> None:
     (warning,) = warnings(TOKENS, slots=8)
     assert "5 of 8 slots stay empty" in warning
