@@ -49,6 +49,10 @@ _TOKENIZE_CHAT = (
     "media_io_kwargs",
 )
 
+# What a tower of other weights made of an image stays in these, whatever becomes of the prefixes.
+# Source: vLLM 0.32.0, entrypoints/serve/dev/cache/api_router.py.
+_OTHER_CACHES = ("/reset_mm_cache", "/reset_encoder_cache")
+
 
 class VllmClient(Server):
     """One vLLM server. A request that bypasses the cache still writes it, and cannot be streamed."""
@@ -154,9 +158,10 @@ class VllmClient(Server):
         )
 
     async def flush(self) -> bool | None:
-        """Empties the local prefix cache; never one outside the process, which others may share.
+        """Empties the local caches: of prefixes, of images and of what encoders made of them.
 
-        Releases answer in four dialects: 200 with `success`, 200 with nothing (which tells nothing), 409, and 500.
+        Never one outside the process, which others may share. Releases answer in four dialects: 200 with `success`, 200
+        with nothing (which tells nothing), 409, and 500. The two others tell nothing, and are no part of the answer.
         """
         # `reset_external` is left at its default of false: it can empty a store that other replicas and models use.
         reply = await self._transport.post("/reset_prefix_cache", {}, is_repeatable=False)
@@ -169,6 +174,8 @@ class VllmClient(Server):
             return False
         if not reply.is_ok:
             raise refusal(reply, redactor=self._transport.redactor)
+        for path in _OTHER_CACHES:  # releases before them have none to reset
+            await self._transport.post(path, {}, is_repeatable=False)
         return _flush_success(reply)
 
     async def _process_page(self, *, only: str | None = None) -> Metrics:

@@ -181,6 +181,7 @@ def test_a_bypass_or_a_salt_is_honoured_or_refused(engine: ScriptedEngine, *, st
 def test_each_fault_is_its_own_error(
     engine: ScriptedEngine, how: Break, expected: type[ServiceError], *, streams: bool
 ) -> None:
+    """https://github.com/NVIDIA/NemoClaw/issues/9487"""
     engine.break_with(how)
     error = failure(engine, chat(streams=streams))
     assert type(error) is expected

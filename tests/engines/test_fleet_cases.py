@@ -243,6 +243,8 @@ def test_c14_what_readiness_generates_is_unique_and_in_a_key_space_of_its_own() 
 def test_c24_a_server_that_is_healthy_and_cannot_answer_is_not_ready() -> None:
     """https://github.com/kubernetes-sigs/gateway-api-inference-extension/issues/558
     https://github.com/llm-d/llm-d/pull/330
+    https://github.com/civitai/civitai/pull/2193
+    https://github.com/aprin-labs/archimedes/issues/1713
     """
     with ScriptedEngine() as engine:
         engine.break_with(Break.LOADING, times=2)

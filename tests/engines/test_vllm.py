@@ -226,7 +226,25 @@ def test_a_flush_never_reaches_the_store_that_others_share() -> None:
         return httpx.Response(200, json={"success": True})
 
     use("http://h", flush, kind=EngineKind.VLLM, connector=httpx.MockTransport(handle))
-    assert paths == ["/reset_prefix_cache{}"]
+    assert not any("external" in path for path in paths)
+    assert paths[0] == "/reset_prefix_cache{}"
+
+
+def test_a_flush_empties_what_was_made_of_images_too_and_nothing_where_it_is_refused() -> None:
+    """https://github.com/vllm-project/vllm/pull/46125
+    https://github.com/vllm-project/vllm/issues/44939
+    """
+    for status, caches in ((200, ["prefix", "mm", "encoder"]), (409, ["prefix"])):
+        paths: list[str] = []
+
+        def handle(request: httpx.Request, paths: list[str] = paths, status: int = status) -> httpx.Response:
+            paths.append(request.url.path)
+            is_prefix = request.url.path == "/reset_prefix_cache"
+            return httpx.Response(status, json={"success": True}) if is_prefix else httpx.Response(404)
+
+        done = use("http://h", flush, kind=EngineKind.VLLM, connector=httpx.MockTransport(handle))
+        assert paths == [f"/reset_{name}_cache" for name in caches]
+        assert done is (status == 200)
 
 
 def test_outside_development_mode_a_flush_is_refused_and_not_a_capability(engine: ScriptedEngine) -> None:

@@ -52,7 +52,9 @@ def test_c8_prompts_below_the_effective_block_cannot_be_cached_which_is_not_fail
 
 
 def test_c9_the_shared_prefix_is_warmed_though_a_unique_suffix_follows_it() -> None:
-    """https://github.com/vllm-project/vllm/issues/45238"""
+    """https://github.com/vllm-project/vllm/issues/45238
+    https://github.com/Reederey87/glm53-flash-exl3-2x-dgx-spark/issues/16
+    """
     shared = words(40)
     with ScriptedEngine(release="new") as engine:
         report = warmed(engine, deployed=deployment(prompt_set=of_words(f"{shared} alpha", f"{shared} beta")))
@@ -236,6 +238,10 @@ def of_one_desk(count: int) -> PromptSet:
 
 
 def test_c13_every_slot_ends_warm_where_prompts_share_their_start() -> None:
+    """https://github.com/ggml-org/llama.cpp/issues/26676
+    https://github.com/ggml-org/llama.cpp/issues/25913
+    https://github.com/ggml-org/llama.cpp/pull/27624
+    """
     with ScriptedEngine(EngineKind.LLAMACPP, release="new", slots=4) as engine:
         report = warmed(engine, deployed=deployment(prompt_set=of_one_desk(6)))
         assert report.verdict is Verdict.PASS, report.reason

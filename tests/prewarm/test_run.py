@@ -223,6 +223,9 @@ def test_one_leg_that_nobody_witnessed_does_not_hide_the_dirt_of_another() -> No
 
 
 def test_a_server_without_a_tokenizer_or_blocks_is_inconclusive() -> None:
+    """https://github.com/ollama/ollama/issues/2617
+    https://github.com/mondoohq/mql/pull/9372
+    """
     with ScriptedEngine(EngineKind.OPENAI, release="new") as engine:
         report = warmed(engine)
         assert report.verdict is Verdict.INCONCLUSIVE
@@ -550,6 +553,10 @@ def test_a_run_that_was_killed_after_its_plan_asks_for_no_times_where_usage_spea
 
 
 def test_after_a_restart_everything_is_sent_anew_and_said_so(tmp_path: Path) -> None:
+    """https://github.com/llm-d/llm-d-router/issues/2853
+    https://github.com/llm-d/llm-d-kv-cache/issues/396
+    https://github.com/llm-d-incubation/py-inference-scheduler/pull/35
+    """
     with ScriptedEngine(release="new") as engine:
         begun_elsewhere(tmp_path / "j", engine, "returns-0")
         engine.restart()
@@ -610,6 +617,7 @@ def test_a_run_that_was_cut_short_leaves_its_journal(tmp_path: Path) -> None:
 
 
 def test_an_allowed_flush_empties_a_dirty_cache_and_is_proved() -> None:
+    """https://github.com/vllm-project/vllm/pull/46125"""
     with dirty_engine() as engine:
         serve_users(engine)
         engine.reload("new")
@@ -627,6 +635,9 @@ def test_nothing_is_flushed_without_leave() -> None:
 
 @pytest.mark.parametrize("reply", [(200, b'{"success": false}'), (409, b"{}"), (500, b"{}")])
 def test_a_refused_flush_is_told_and_nothing_is_sent(reply: tuple[int, bytes]) -> None:
+    """https://github.com/llm-d/llm-d-benchmark/pull/1918
+    https://github.com/vllm-project/vllm/pull/12284
+    """
     with dirty_engine() as engine:
         engine.flush_reply = reply
         report = warmed(engine, allows_flush=True)
@@ -639,6 +650,9 @@ def test_a_refused_flush_is_told_and_nothing_is_sent(reply: tuple[int, bytes]) -
 
 @pytest.mark.parametrize("reply", [(200, b'{"success": true}'), (200, b""), (200, b"{}")])
 def test_a_flush_that_kept_the_cache_is_found_by_the_first_hit(reply: tuple[int, bytes]) -> None:
+    """https://github.com/vllm-project/vllm/issues/57727
+    https://github.com/vllm-project/vllm-omni/issues/6739
+    """
     with dirty_engine() as engine:
         serve_users(engine)
         engine.reload("new")
