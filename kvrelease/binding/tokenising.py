@@ -78,8 +78,10 @@ class TokenTable:
             }
             rest = {prompt_id: ids for prompt_id, ids in self.by_prompt.items() if prompt_id not in long}
             if long and not rest:
+                shortest = min(self.by_prompt, key=lambda prompt_id: len(self.by_prompt[prompt_id]))
                 raise PromptTooLong(
-                    f"no prompt fits the context of {context_tokens} tokens together with the {max_tokens} to generate",
+                    f"no prompt fits the context of {context_tokens} tokens together with the {max_tokens} to "
+                    f"generate; the shortest, {shortest!r}, has {len(self.by_prompt[shortest])} tokens",
                     hint="shorten the prompts, or serve a longer context (vLLM --max-model-len, llama.cpp -c)",
                 )
             fits = TokenTable(self._requests, rest, left_out=self.left_out | long)

@@ -56,7 +56,7 @@ def test_b3_hits_are_compared_with_hits_and_what_should_hit_did() -> None:
     (replica,) = found.evidence.replicas
     for one in replica.probes:
         assert all(hit.cached_tokens for hit in (*one.production, *one.clean, *one.rewritten))
-    judged = judge_probes(replica.probes, floor=noise_floor(replica.probes), replica=engine.url, old={})
+    judged = judge_probes(replica.probes, floor=noise_floor(replica.probes), replica=engine.url)
     assert {one.verdict for one in judged} == {ProbeVerdict.CLEAN}
 
 
@@ -136,6 +136,6 @@ def test_b15_another_text_from_a_near_tie_is_no_difference() -> None:
     """
     flipped = observation(0.02, texts=("b", "a", "c"))
     probes = [probe(production=[leg(seen=flipped)], clean=(leg(), leg(0.02)))]
-    (judged,) = judge_probes(probes, floor=noise_floor(probes), replica="http://a", old={})
+    (judged,) = judge_probes(probes, floor=noise_floor(probes), replica="http://a")
     assert judged.first_divergence == 0
     assert judged.verdict is ProbeVerdict.CLEAN
