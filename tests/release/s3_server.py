@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import importlib
 import urllib.request
 from collections.abc import Iterator
@@ -54,15 +56,23 @@ class S3Server:
         return f"s3://{BUCKET}/{prefix}"
 
 
-@contextmanager
-def serve_s3(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[S3Server]:
-    """The server, and credentials in the environment; nothing of the user's own is read."""
-    fsspec: Any = importlib.import_module("fsspec")
+@functools.cache
+def _endpoint() -> str:
+    """The server's address; one for all tests, since it takes half a second to end."""
     server = importlib.import_module("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    atexit.register(server.stop)
     host, port = server.get_host_and_port()
+    return f"http://{host}:{port}"
+
+
+@contextmanager
+def serve_s3(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[S3Server]:
+    """The server, empty, and credentials in the environment; nothing of the user's own is read."""
+    fsspec: Any = importlib.import_module("fsspec")
+    endpoint = _endpoint()
     for name, value in {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ENDPOINT_URL": endpoint,
         "AWS_ACCESS_KEY_ID": "testing",
         "AWS_SECRET_ACCESS_KEY": "testing",
         "AWS_DEFAULT_REGION": "us-east-1",
@@ -74,11 +84,10 @@ def serve_s3(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[S3Server]:
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("AWS_PROFILE", raising=False)
     fsspec.get_filesystem_class("s3").clear_instance_cache()
-    bucket = S3Server(f"http://{host}:{port}")
+    bucket = S3Server(endpoint)
     try:
         yield bucket
     finally:
         bucket.forget()
         bucket.client.close()
         fsspec.get_filesystem_class("s3").clear_instance_cache()
-        server.stop()

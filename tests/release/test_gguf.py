@@ -322,7 +322,7 @@ def test_a_large_vocabulary_takes_little_time_and_memory(tmp_path: Path) -> None
     )
     path = write_gguf(tmp_path / "model.gguf", metadata, [f32_tensor(f"blk.{n}.w", (8,)) for n in range(1000)])
     best_s = math.inf
-    for _ in range(3):
+    for _ in range(2):
         started = time.process_time()
         assert len(read_gguf(local_file(path)).weights.tensors) == 1000
         best_s = min(best_s, time.process_time() - started)
