@@ -63,16 +63,16 @@ class FlushEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """An emptied cache (`--allow-flush`), recorded before it is emptied, and again after.
 
     Attributes:
-        witness: the probe whose hit proves that there was something to be emptied.
+        probe: whose hit proves that there was something to be emptied.
         cached_before: tokens of it that were cached before.
         requests_before: answered by the replica before: everything that needs the cache as it was.
         is_done: the engine was asked; False only in what is saved just before.
         says_done: what it answered; None where its reply does not tell.
         refusal: why nothing was emptied; None where the engine was asked and did not refuse.
-        cached_after: tokens of the witness that were cached when it was sent next; None when not known.
+        cached_after: tokens of it that were cached when it was sent next; None when not known.
     """
 
-    witness: str
+    probe: str
     cached_before: int
     requests_before: int
     is_done: bool = False
@@ -82,7 +82,7 @@ class FlushEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_proved(self) -> bool:
-        """The witness hit before, and nothing of it was there afterwards."""
+        """The probe hit before, and nothing of it was there afterwards."""
         return self.is_done and self.cached_before > 0 and self.cached_after == 0
 
 

@@ -97,7 +97,7 @@ def check_flush(replica: ReplicaEvidence) -> Check | None:
         return None
     before = (
         f"after {flush.requests_before} requests, when everything that needs the cache as it was had been recorded; "
-        f"{flush.witness} hit {flush.cached_before} tokens before"
+        f"{flush.probe} hit {flush.cached_before} tokens before"
     )
     if flush.refusal is not None:
         detail = f"nothing was emptied: {flush.refusal}"

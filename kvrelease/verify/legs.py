@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import secrets
 from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from kvrelease.binding.control import nonce_request, with_nonce_in_front
 from kvrelease.binding.deployment import Replica
 from kvrelease.binding.flushing import Flushing
 from kvrelease.binding.observe import Leg
@@ -43,8 +41,9 @@ from kvrelease.verify.floor import judging_floor
 from kvrelease.verify.ladder import Ladder, Leaks, hidden_hits, why_not_cold
 from kvrelease.verify.lookups import Lookups
 from kvrelease.verify.noise import NoiseFloor
-from kvrelease.verify.record import MAX_TOKENS, as_probe, probe_request
+from kvrelease.verify.record import MAX_TOKENS, probe_request
 from kvrelease.verify.repeats import REPEATS, in_turn
+from kvrelease.verify.uniques import Uniques
 from kvrelease.workload.prompt_set import Prompt
 
 # Probes that are written once more, in company, for the noise floor. Two requests each: a clean run of sixty probes
@@ -100,6 +99,9 @@ class Collector:
         self._isolated_by: dict[str, Isolation] = {}
         self._flush: FlushEvidence | None = None
         self._leaks = Leaks()
+        self._uniques = Uniques(
+            replica, route=probe_request(replica, probes[0], salt=None).route, observe=self._observe
+        )
         self._production: dict[str, list[Leg]] = {}
         self._cold: dict[str, Leg] = {}
         self._clean: dict[str, list[Leg]] = {}
@@ -138,17 +140,17 @@ class Collector:
             self._is_fresh = None
         if self._capabilities.has_salt:
             await self._expose()
-        self._control = await self._send_control()
+        self._control = await self._uniques.control()
         if self._capabilities.has_salt:
-            self._binding = await self._send_binding()
+            self._binding = await self._uniques.binding()
         if heals:
-            self._noise = [await self._nonce_twice() for _ in range(NOISE_NONCES)]
+            self._noise = [await self._uniques.twice() for _ in range(NOISE_NONCES)]
         for prompt_id in self._prompts:
             await self._refer(prompt_id)
         if self._ladder.used is Isolation.REFERENCE:
             await self._calibrate()
         elif self._cold and not self._clean:
-            self._noise = [await self._nonce_twice() for _ in range(NOISE_NONCES)]
+            self._noise = [await self._uniques.twice() for _ in range(NOISE_NONCES)]
         if not heals:
             await self._rewrite()
             # What hit nothing at first may hit something now: these legs are judged like the first ones.
@@ -176,13 +178,13 @@ class Collector:
             ):
                 for _ in range(REPEATS):
                     await self._repeat_production(prompt_id)
-        witness = max(self._unreferred(), key=lambda one: self._production[one][-1].cached_tokens or 0)
-        leg = await self._observe(replace(self._request(witness, salt=self.replica.deployment.salt), max_tokens=1))
+        probe = max(self._unreferred(), key=lambda one: self._production[one][-1].cached_tokens or 0)
+        leg = await self._observe(replace(self._request(probe, salt=self.replica.deployment.salt), max_tokens=1))
         if not leg.cached_tokens:
             why = "nothing hits now, or nobody witnesses it, so that a flush emptied anything could not be shown"
-            self._ladder.failed(Isolation.FLUSH, probe=witness, why=why)
+            self._ladder.failed(Isolation.FLUSH, probe=probe, why=why)
             return
-        self._flush = FlushEvidence(witness=witness, cached_before=leg.cached_tokens, requests_before=self._done)
+        self._flush = FlushEvidence(probe=probe, cached_before=leg.cached_tokens, requests_before=self._done)
 
     @property
     def is_about_to_flush(self) -> bool:
@@ -202,11 +204,11 @@ class Collector:
             says_done = await flushing.flush(self.replica)
         except UsageError as error:
             self._flush = replace(self._flush, refusal=error.message)
-            self._ladder.failed(Isolation.FLUSH, probe=self._flush.witness, why=error.message)
+            self._ladder.failed(Isolation.FLUSH, probe=self._flush.probe, why=error.message)
             return
         self._flush = replace(self._flush, is_done=True, says_done=says_done)
-        witness, others = self._flush.witness, [one for one in self._unreferred() if one != self._flush.witness]
-        leg = await self._refer_by(Isolation.FLUSH, witness)
+        others = [one for one in self._unreferred() if one != self._flush.probe]
+        leg = await self._refer_by(Isolation.FLUSH, self._flush.probe)
         self._flush = replace(self._flush, cached_after=None if leg is None else leg.cached_tokens)
         if not self._flush.is_proved:
             return
@@ -313,67 +315,14 @@ class Collector:
                 leg = await self._observe(self._request(prompt_id, salt=key_space))
                 self._exposure.append(ExposureEvidence(key_space=key_space, probe=prompt_id, leg=leg))
 
-    async def _nonce(self, *, salt: str | None) -> Request:
-        first = next(iter(self._prompts))
-        return await nonce_request(
-            self.replica.observer,
-            route=self._request(first, salt=None).route,
-            production=self.replica.deployment.production,
-            model=self.replica.identity.model,
-            salt=salt,
-        )
-
-    async def _send_control(self) -> ControlEvidence:
-        engine = self.replica.observer.engine
-        before = await engine.counters()
-        legs = await self._nonce_twice()
-        after = await engine.counters()
-        if before is None or after is None:
-            return ControlEvidence(legs=legs, counted_hits=None)
-        queried = after.queried_tokens - before.queried_tokens
-        return ControlEvidence(
-            legs=legs,
-            counted_hits=after.all_cached_tokens - before.all_cached_tokens,
-            counted_queries=queried if queried >= 0 else None,
-        )
-
-    async def _nonce_twice(self) -> tuple[Leg, Leg]:
-        request = as_probe(await self._nonce(salt=self.replica.deployment.salt))
-        return await self._observe(request), await self._observe(request)
-
     async def _calibrate(self) -> None:
-        """Unique prompts, of both engines: what their kernels make of one and the same, cold and hit."""
-        on = self._ladder.answering(Isolation.REFERENCE)
+        """What the kernels of a second engine add to the noise."""
         probes = itertools.cycle(self._spread_over_prefixes(self._cold))
-        for _ in range(NOISE_NONCES):
-            like = next(probes)
-            prompt = await self._unique(self._prompts[like])
+        for like in itertools.islice(probes, NOISE_NONCES):
             tokens = telling_tokens(self._production[like][0].observation) or MAX_TOKENS
-            as_production = probe_request(self.replica, prompt, salt=self.replica.deployment.salt)
-            legs: list[tuple[Leg, ...]] = []
-            for place, plain in ((self.replica, as_production), (on, self._ladder.on_reference(prompt))):
-                request = replace(plain, max_tokens=tokens)
-                legs.append((await self._observe(request, on=place), await self._observe(request, on=place)))
+            prompt, found = await self._uniques.of_both(self._prompts[like], ladder=self._ladder, max_tokens=tokens)
             self.unique[prompt.id] = prompt
-            self._calibration.append(Calibration(name=prompt.id, engine=legs[0], reference=legs[1]))
-
-    async def _unique(self, prompt: Prompt) -> Prompt:
-        """A prompt that nobody can have cached: a probe's with a nonce before it, which is like what users send."""
-        name, observer = f"unique-{secrets.token_hex(4)}", self.replica.observer
-        made = with_nonce_in_front(self._request(prompt.id, salt=None))
-        room, tokens = self.replica.identity.context_tokens, None if made is None else await observer.tokenize(made)
-        if made is None or (room is not None and tokens is not None and len(tokens) + made.max_tokens > room):
-            made = await self._nonce(salt=None)
-        own = {field: made.body[field] for field in ("messages", "prompt") if field in made.body}
-        return replace(prompt, id=name, body=prompt.body | own)
-
-    async def _send_binding(self) -> BindingEvidence:
-        deployment = self.replica.deployment
-        request = await self._nonce(salt=deployment.namespace)
-        inside = await self._observe(request)
-        as_production = await self._observe(replace(request, salt=deployment.salt))
-        fresh = await self._observe(replace(request, salt=probe_salt("binding")))
-        return BindingEvidence(inside=inside, as_production=as_production, fresh_salt=fresh)
+            self._calibration.append(found)
 
     async def _refer(self, prompt_id: str) -> None:
         """A proved cold leg of one probe, and its clean hits where its isolation allows them."""

@@ -402,7 +402,7 @@ def test_what_was_not_warm_before_says_nothing_of_the_warm_set() -> None:
 
 
 def test_after_a_flush_nothing_is_resident() -> None:
-    flush = FlushEvidence(witness="p0", cached_before=80, requests_before=9, is_done=True, cached_after=0)
+    flush = FlushEvidence(probe="p0", cached_before=80, requests_before=9, is_done=True, cached_after=0)
     found = check_residency(replace(asked_again(leg(), leg()), flush=flush))
     assert (found.verdict, "emptied" in found.detail) == (NOTE, True)
 
