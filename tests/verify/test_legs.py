@@ -7,17 +7,15 @@ from typing import Any
 import pytest
 
 from kvrelease.artifacts import Verdict
-from kvrelease.engines.base import Counters, EngineKind
+from kvrelease.engines.base import EngineKind
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.verify.checks import CheckId, CheckVerdict
 from kvrelease.verify.evidence import Isolation, Limits
 from kvrelease.verify.judge import judge
-from kvrelease.verify.ladder import hidden_hits
 from kvrelease.verify.legs import LAST_LOOKS, NOISE_NONCES
 from kvrelease.verify.repeats import REPEATS
 from kvrelease.workload.body import whole_text
 from tests.engines.scripted import Generation, ScriptedEngine
-from tests.verify.builders import leg
 from tests.verify.deployments import DESKS, deployment, observed, prompts, recorded, serve_users, system_prompt
 
 SMALL = prompts(per_desk=2)
@@ -190,17 +188,3 @@ def test_a_reference_leg_that_only_the_counters_give_away_is_not_cold() -> None:
         (replica,) = observed(engine, deployed=deployment(prompt_set=SMALL), limits=LIMITS).evidence.replicas
         assert replica.isolation is Isolation.BYPASS
         assert "counters tell" in replica.isolation_notes[0]
-
-
-def counters(queried: float, cached: float) -> Counters:
-    return Counters(queried_tokens=queried, cached_tokens=cached)
-
-
-def test_counters_speak_of_one_leg_only_when_it_was_alone() -> None:
-    cold = leg(cached=0)  # of 200 tokens
-    assert hidden_hits(counters(0, 0), counters(200, 80), leg=cold) == 80
-    assert hidden_hits(counters(0, 0), counters(200, 0), leg=cold) == 0
-    assert hidden_hits(counters(0, 0), counters(400, 80), leg=cold) == 0
-    assert hidden_hits(None, counters(200, 80), leg=cold) == 0
-    assert hidden_hits(counters(0, 0), None, leg=cold) == 0
-    assert hidden_hits(counters(0, 0), counters(200, 80), leg=leg(cached=None)) == 0
