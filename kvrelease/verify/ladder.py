@@ -16,6 +16,7 @@ from kvrelease.binding.deployment import Replica
 from kvrelease.binding.observe import Leg
 from kvrelease.binding.salts import is_probe_salt, probe_salt
 from kvrelease.engines.base import Counters, Request
+from kvrelease.engines.request_fields import has_media
 from kvrelease.verify.evidence import Isolation, Rung, RungOutcome, SaltLeak
 from kvrelease.verify.record import probe_request
 from kvrelease.workload.prompt_set import Prompt
@@ -71,7 +72,7 @@ class Ladder:
         """The reference leg of a probe, as a way isolates it."""
         match way:
             case Isolation.FRESH_SALT:
-                return probe_request(self._replica, prompt, salt=self._fresh_salt(prompt.id))
+                return probe_request(self._replica, prompt, salt=self._fresh_salt(prompt))
             case Isolation.BYPASS:
                 return replace(self._as_production(prompt), bypasses_cache=True)
             case Isolation.REFERENCE:
@@ -155,11 +156,15 @@ class Ladder:
     def _as_production(self, prompt: Prompt) -> Request:
         return probe_request(self._replica, prompt, salt=self._replica.deployment.salt)
 
-    def _fresh_salt(self, prompt_id: str) -> str:
-        """One for all probes; without token ids one for each, because nobody could tell whose a shared prefix is."""
-        if self._replica.tokens is not None:
+    def _fresh_salt(self, prompt: Prompt) -> str:
+        """One for all probes; without token ids one for each, because nobody could tell whose a shared prefix is.
+
+        A prompt with images has its own as well: two of them have equal tokens, and a cache that mixes them up would
+        give entries of the one to the other's reference leg too.
+        """
+        if self._replica.tokens is not None and not has_media(prompt.body):
             return self._salt
-        return self._salts.setdefault(prompt_id, probe_salt("reference"))
+        return self._salts.setdefault(prompt.id, probe_salt("reference"))
 
 
 def why_not_cold(leg: Leg, *, way: Isolation, bypasses: bool, hidden: int) -> str | None:
