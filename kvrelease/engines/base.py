@@ -271,7 +271,8 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         queried_tokens: prompt tokens looked up in the prefix cache (or prompt tokens seen, where only that is told).
         cached_tokens: of these, found in a local cache.
-        external_cached_tokens: found in a store outside the process; None when the server has no such counter.
+        external_queried_tokens: looked up in a store outside the process; None when the server has no such counter.
+        external_cached_tokens: of these, found there; None likewise.
         cached_by_source: hits by where they came from, in the server's own words; empty where it does not tell.
         running_requests: requests in flight now, None when not told.
         waiting_requests: requests that wait for the engine now, None when not told.
@@ -279,6 +280,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
 
     queried_tokens: float
     cached_tokens: float
+    external_queried_tokens: float | None = None
     external_cached_tokens: float | None = None
     cached_by_source: dict[str, float] = {}
     running_requests: float | None = None
@@ -302,6 +304,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
         return Counters(
             queried_tokens=queried,
             cached_tokens=cached,
+            external_queried_tokens=_growth(earlier.external_queried_tokens, self.external_queried_tokens),
             external_cached_tokens=_growth(earlier.external_cached_tokens, self.external_cached_tokens),
             cached_by_source={
                 source: tokens - earlier.cached_by_source.get(source, 0.0)

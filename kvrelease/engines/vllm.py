@@ -151,6 +151,7 @@ class VllmClient(Server):
         return Counters(
             queried_tokens=queried,
             cached_tokens=cached,
+            external_queried_tokens=metrics.total("vllm:external_prefix_cache_queries", only=only),
             external_cached_tokens=metrics.total("vllm:external_prefix_cache_hits", only=only),
             cached_by_source=metrics.totals_by("source", "vllm:prompt_tokens_cached_by_source", only=only),
             running_requests=metrics.total("vllm:num_requests_running", only=only),

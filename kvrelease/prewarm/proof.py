@@ -14,7 +14,7 @@ from kvrelease.binding.hits import Unattributed
 from kvrelease.binding.observe import Leg, Witness
 from kvrelease.binding.usage import counted_since
 from kvrelease.engines.base import Counters
-from kvrelease.prewarm.result import Percentiles, SecondWitness, TimeWitness
+from kvrelease.prewarm.result import Percentiles, SecondWitness, StoreUse, TimeWitness
 
 # Two times to the first token, of which one is at most this part of the other, are no coincidence of a quiet machine:
 # two identical arms differed by up to 18 % (docs/benchmarks.md).
@@ -146,6 +146,15 @@ def second_witness(tally: Tally, *, before: Counters | None, after: Counters | N
         is_shared = moved is not None and moved.queried_tokens > asked
         return SecondWitness(usage_tokens=usage, counter_tokens=None, is_shared=is_shared)
     return SecondWitness(usage_tokens=usage, counter_tokens=round(moved.all_cached_tokens))
+
+
+def store_use(counters: Counters | None) -> StoreUse | None:
+    """What was asked of a store outside the process; None where nothing was, or nobody tells."""
+    if counters is None or not counters.external_queried_tokens or counters.external_cached_tokens is None:
+        return None
+    return StoreUse(
+        queried_tokens=round(counters.external_queried_tokens), cached_tokens=round(counters.external_cached_tokens)
+    )
 
 
 def time_witness(cold_s: Sequence[float], warm_s: Sequence[float]) -> TimeWitness:

@@ -11,8 +11,8 @@ from kvrelease.binding.deployment import Replica
 from kvrelease.binding.observe import Leg, Witness
 from kvrelease.binding.salts import probe_salt
 from kvrelease.engines.base import Request
-from kvrelease.prewarm.proof import Tally, second_witness, time_witness
-from kvrelease.prewarm.result import SecondWitness, SlotResult, TimeWitness
+from kvrelease.prewarm.proof import Tally, second_witness, store_use, time_witness
+from kvrelease.prewarm.result import SecondWitness, SlotResult, StoreUse, TimeWitness
 from kvrelease.prewarm.sending import Sender
 
 # Prompts asked a second time with a prefix that nobody has, where nobody tells cached tokens.
@@ -34,6 +34,7 @@ class Proof:
         by_slot: over slots by their numbers.
         slots: what each of these showed.
         second: the counters, beside the last pass; None before the first.
+        store: what was asked of a store outside the process by the end of it.
         times: where nobody told hits, what times of the last pass suggest.
     """
 
@@ -56,6 +57,7 @@ class Proof:
         self.by_slot = Tally()
         self.slots: list[SlotResult] = []
         self.second: SecondWitness | None = None
+        self.store: StoreUse | None = None
         self.times: TimeWitness | None = None
 
     @property
@@ -87,6 +89,7 @@ class Proof:
                 warm_s.append(leg.observation.ttft_s)
         after = await self._sender.counters() if before is not None else None
         self.second = second_witness(made, before=before, after=after)
+        self.store = store_use(after)
         if made.witness is Witness.NOBODY:
             self.times = time_witness(cold_s, warm_s)
 

@@ -57,6 +57,18 @@ class SecondWitness(msgspec.Struct, frozen=True, kw_only=True):
         return 2 * low < high
 
 
+class StoreUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replica asked of the store outside its process, since the process started.
+
+    Attributes:
+        queried_tokens: looked up there, > 0.
+        cached_tokens: of these, found.
+    """
+
+    queried_tokens: int
+    cached_tokens: int
+
+
 class TimeWitness(msgspec.Struct, frozen=True, kw_only=True):
     """Times to the first token, where nobody tells cached tokens.
 
@@ -133,6 +145,7 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
         miss_causes: what, on this engine, lets an identical prompt miss; most likely first.
         witness: who told the hits: `usage`, `counters` or `nobody`.
         second: the other witness, of the requests that were asked again; None when they were not.
+        store: what it asked of a store outside its process, by its counters; None where it has none, or does not tell.
         times: where nobody told the hits, what times to the first token suggest; None elsewhere.
         most_in_flight: the most requests that were in flight together.
         throttled: times that concurrency was lowered, because the server asked for it or its queue grew.
@@ -177,6 +190,7 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
     miss_causes: tuple[str, ...] = ()
     witness: str
     second: SecondWitness | None = None
+    store: StoreUse | None = None
     times: TimeWitness | None = None
     most_in_flight: int = 0
     throttled: int = 0

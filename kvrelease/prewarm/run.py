@@ -275,6 +275,13 @@ def _notes(results: Sequence[ReplicaResult], plan: Plan) -> tuple[str, ...]:
             f"an earlier run was cut short, and the engine process is another one by now, so everything is sent anew: "
             f"{', '.join(restarted)}"
         )
+    asking = [one.shown for one in results if one.store is not None]
+    if len(asking) > 1 and not any(one.store.cached_tokens for one in results if one.store is not None):
+        notes.append(
+            f"{len(asking)} replicas look prompts up in a store outside their processes, and none of them has ever "
+            "found anything there: they hash differently (PYTHONHASHSEED, LMCache's pre_caching_hash_algorithm), "
+            "have stores of their own, or have only warmed at the same moment"
+        )
     for one in results:
         if one.slots:
             notes.append(f"{one.shown}: {_told_of_slots(one.slots)}")

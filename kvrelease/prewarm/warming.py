@@ -420,6 +420,7 @@ class Warming:
             miss_causes=identity.capabilities.miss_causes,
             witness=str(next((one.witness for one in self._passes if one.answered), Witness.NOBODY)),
             second=self._proof.second,
+            store=self._proof.store,
             times=self._proof.times,
             most_in_flight=self._sender.most_in_flight,
             throttled=self._sender.lowered,

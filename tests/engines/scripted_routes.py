@@ -491,6 +491,9 @@ class Handler(BaseHTTPRequestHandler):
             counters = {
                 "prefix_cache_queries": engine.queried_of_rank[rank],
                 "prefix_cache_hits": engine.hits_of_rank[rank],
+                "external_prefix_cache_queries": (
+                    engine.queried_of_rank[rank] - engine.hits_of_rank[rank] if engine.has_store else 0
+                ),
                 "external_prefix_cache_hits": engine.external_hit_tokens if rank == 0 else 0,
             }
             for name, value in counters.items():

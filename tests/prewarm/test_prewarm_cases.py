@@ -564,6 +564,23 @@ def test_c22_the_cap_holds_from_the_first_request_and_no_prefix_is_computed_by_t
         assert report.plan.head_room_blocks == 1 + 5 + 4
 
 
+# --- a35: stores that nobody shares ----------------------------------------------------------------------------------
+
+
+def test_a35_replicas_that_never_find_anything_in_their_store_are_told_why_that_may_be() -> None:
+    """https://github.com/LMCache/LMCache/issues/2979
+    https://github.com/LMCache/LMCache/issues/1139
+    https://github.com/LMCache/LMCache/issues/2136
+    """
+    for has_store, found_before, is_told in ((True, 0, True), (True, 32, False), (False, 0, False)):
+        first, second = (ScriptedEngine(release="new", store=dict[str, str]() if has_store else None) for _ in range(2))
+        with first, second:
+            second.external_hit_tokens = found_before
+            report = warmed(first, second, deployed=deployment(prompt_set=prompts(per_desk=1)))
+        assert report.verdict is Verdict.PASS, report.reason
+        assert any("PYTHONHASHSEED" in note for note in report.notes) is is_told, report.notes
+
+
 # --- c26: salts ------------------------------------------------------------------------------------------------------
 
 
