@@ -48,6 +48,7 @@ from kvrelease.verify.exposure import ExposureResult, SpaceVerdict
 from kvrelease.verify.judge import Claim, PowerResult, StaleShare, VerifyReport
 from kvrelease.verify.next_step import Action, NextStep
 from kvrelease.verify.noise import NoiseFloor
+from kvrelease.verify.recheck import Cause, CauseFound
 from kvrelease.verify.record import EngineRef, Record, RecordedObservation
 from kvrelease.verify.tier import Tier
 from kvrelease.workload.budget import Budget
@@ -673,6 +674,7 @@ def diagnosis(**changes: object) -> Diagnosis:
     return _changed(
         Diagnosis(
             replica=REPLICA,
+            cause=CauseFound(cause=Cause.CACHE, why="over an emptied cache all of 1 stale probes are clean"),
             prefixes=(
                 StalePrefix(
                     prefix="system:returns-desk",

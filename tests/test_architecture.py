@@ -92,6 +92,7 @@ PURE = (
     "verify/noise.py",
     "verify/power.py",
     "verify/probes.py",
+    "verify/recheck.py",
     "verify/response_cache.py",
     "verify/tier.py",
     "verify/reuse.py",

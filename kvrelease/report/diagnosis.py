@@ -44,7 +44,15 @@ def diagnosis_blocks(found: tuple[Diagnosis, ...]) -> list[Block]:
         for place, step in enumerate(one.next_steps)
     )
     reasons = _reasons([prefix for _, prefix in rows])
-    blocks: list[Block] = [first_rows(table, MAX_ROWS), Notes(title="Next", lines=tuple(steps))]
+    causes = tuple(
+        f"{f'{one.replica}: ' if several else ''}{one.cause.cause or 'cache or model'}: {one.cause.why}"
+        for one in found
+    )
+    blocks: list[Block] = [
+        first_rows(table, MAX_ROWS),
+        Notes(title="Cause", lines=causes),
+        Notes(title="Next", lines=tuple(steps)),
+    ]
     return [*blocks, Notes(title="From which token on, not found out", lines=reasons)] if reasons else blocks
 
 

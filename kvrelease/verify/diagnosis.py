@@ -20,6 +20,7 @@ from kvrelease.verify.first_stale import bracket
 from kvrelease.verify.floor import judging_floor
 from kvrelease.verify.next_step import NextStep, Situation, next_steps
 from kvrelease.verify.noise import NoiseFloor
+from kvrelease.verify.recheck import Cause, CauseFound, cause_of
 from kvrelease.verify.tier import Tier, tiers_of
 
 NOT_SEARCHED = "not searched: other prefixes were worse, or the run ended before"
@@ -63,10 +64,12 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         replica: its URL.
         prefixes: the worst first.
+        cause: of stale answers: cache or model, as far as an emptied cache or `identity` told.
         next_steps: in the order to take them.
     """
 
     replica: str
+    cause: CauseFound
     prefixes: tuple[StalePrefix, ...]
     next_steps: tuple[NextStep, ...]
 
@@ -100,17 +103,19 @@ def diagnosis_of(
     if not prefixes:
         return None
     nonce = replica.binding
+    cause = cause_of(replica, judgements, floor=floor, runs_other_weights=CheckId.IDENTITY in failed)
     situation = Situation(
         identity=replica.identity,
         namespace=namespace,
         key_space=key_space,
-        runs_other_weights=CheckId.IDENTITY in failed,
+        runs_other_weights=CheckId.IDENTITY in failed or cause.cause is Cause.MODEL,
+        is_emptied=replica.flush is not None and replica.flush.is_proved,
         is_bound=binding_result(replica).bound,
         ignores_salt=bool(replica.leaks) or (nonce is not None and bool(nonce.fresh_salt.hits_mostly)),
         is_proven=bool(failed & {CheckId.FIRST_TOUCH, CheckId.CONSISTENCY}),
         tiers=frozenset(tier for prefix in prefixes for tier in prefix.tiers),
     )
-    return Diagnosis(replica=replica.identity.url, prefixes=prefixes, next_steps=next_steps(situation))
+    return Diagnosis(replica=replica.identity.url, cause=cause, prefixes=prefixes, next_steps=next_steps(situation))
 
 
 def searched_prefixes(replica: ReplicaEvidence) -> tuple[StalePrefix, ...]:

@@ -252,6 +252,13 @@ class InProcessAnswers(msgspec.Struct, frozen=True, kw_only=True):
     clean: Observation
 
 
+class Recheck(msgspec.Struct, frozen=True, kw_only=True):
+    """A stale probe, asked again as production after the cache was emptied."""
+
+    probe: str
+    leg: Leg
+
+
 class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """Everything observed on one replica.
 
@@ -282,6 +289,8 @@ class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
         lookups: of the first production legs, where the counters tell tiers apart.
         bisections: of stale and suspect prefixes, the worst first.
         in_process: the prompts of those, in process; empty without both releases.
+        allows_flush: the user permitted to empty its cache.
+        rechecks: stale probes, asked again after that; the flush's own probe first.
     """
 
     identity: EngineIdentity
@@ -309,6 +318,8 @@ class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
     lookups: tuple[Lookup, ...] = ()
     bisections: tuple[Bisection, ...] = ()
     in_process: tuple[InProcessAnswers, ...] = ()
+    allows_flush: bool = False
+    rechecks: tuple[Recheck, ...] = ()
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):

@@ -126,7 +126,7 @@ class Ladder:
         option = self._missing_option(way)
         if option is not None:
             return Rung(isolation=way, outcome=RungOutcome.NOT_ASKED_FOR, detail=option)
-        detail = "permitted, and nothing was emptied" if way is Isolation.FLUSH else "an earlier one was enough"
+        detail = "an earlier one was enough"
         return Rung(isolation=way, outcome=RungOutcome.UNNEEDED, detail=detail)
 
     def _why_lacking(self, way: Isolation) -> str | None:

@@ -34,6 +34,7 @@ from kvrelease.verify.evidence import (
     FlushEvidence,
     Isolation,
     ProbeEvidence,
+    Recheck,
     Repeats,
     ReplicaEvidence,
 )
@@ -41,6 +42,7 @@ from kvrelease.verify.floor import judging_floor
 from kvrelease.verify.ladder import Ladder, Leaks, hidden_hits, why_not_cold
 from kvrelease.verify.lookups import Lookups
 from kvrelease.verify.noise import NoiseFloor
+from kvrelease.verify.recheck import probes_to_recheck
 from kvrelease.verify.record import MAX_TOKENS, probe_request
 from kvrelease.verify.repeats import REPEATS, in_turn
 from kvrelease.verify.uniques import Uniques
@@ -98,6 +100,7 @@ class Collector:
         self._ladder = Ladder(replica, reference=reference, allows_flush=allows_flush)
         self._isolated_by: dict[str, Isolation] = {}
         self._flush: FlushEvidence | None = None
+        self._rechecks: list[Recheck] = []
         self._leaks = Leaks()
         self._uniques = Uniques(
             replica, route=probe_request(replica, probes[0], salt=None).route, observe=self._observe
@@ -162,8 +165,8 @@ class Collector:
 
     @property
     def wants_flush(self) -> bool:
-        """Whether an emptied cache is what is left to isolate reference legs, and is permitted."""
-        return self._allows_flush and bool(self._unreferred())
+        """Whether it may be emptied, and that isolates reference legs, or tells cache from model after a failure."""
+        return self._allows_flush and bool(self._unreferred() or probes_to_recheck(self.evidence()))
 
     async def prepare_flush(self) -> None:
         """What has to be asked while the cache is as it was: production's repeats, and a hit that proves the flush.
@@ -178,11 +181,13 @@ class Collector:
             ):
                 for _ in range(REPEATS):
                     await self._repeat_production(prompt_id)
-        probe = max(self._unreferred(), key=lambda one: self._production[one][-1].cached_tokens or 0)
+        asked_after = self._unreferred() or probes_to_recheck(self.evidence())
+        probe = max(asked_after, key=lambda one: self._production[one][-1].cached_tokens or 0)
         leg = await self._observe(replace(self._request(probe, salt=self.replica.deployment.salt), max_tokens=1))
         if not leg.cached_tokens:
-            why = "nothing hits now, or nobody witnesses it, so that a flush emptied anything could not be shown"
-            self._ladder.failed(Isolation.FLUSH, probe=probe, why=why)
+            if self._unreferred():
+                why = "nothing hits now, or nobody probees it, so that a flush emptied anything could not be shown"
+                self._ladder.failed(Isolation.FLUSH, probe=probe, why=why)
             return
         self._flush = FlushEvidence(probe=probe, cached_before=leg.cached_tokens, requests_before=self._done)
 
@@ -204,14 +209,20 @@ class Collector:
             says_done = await flushing.flush(self.replica)
         except UsageError as error:
             self._flush = replace(self._flush, refusal=error.message)
-            self._ladder.failed(Isolation.FLUSH, probe=self._flush.probe, why=error.message)
+            if self._unreferred():
+                self._ladder.failed(Isolation.FLUSH, probe=self._flush.probe, why=error.message)
             return
         self._flush = replace(self._flush, is_done=True, says_done=says_done)
-        others = [one for one in self._unreferred() if one != self._flush.probe]
-        leg = await self._refer_by(Isolation.FLUSH, self._flush.probe)
+        probe, stale = self._flush.probe, probes_to_recheck(self.evidence())
+        is_for_reference = probe in self._unreferred()
+        others = [one for one in self._unreferred() if one != probe]
+        leg = await (self._refer_by(Isolation.FLUSH, probe) if is_for_reference else self._recheck(probe))
         self._flush = replace(self._flush, cached_after=None if leg is None else leg.cached_tokens)
         if not self._flush.is_proved:
             return
+        for prompt_id in stale:
+            if prompt_id != probe:
+                await self._recheck(prompt_id)
         for prompt_id in others:
             await self._refer_by(Isolation.FLUSH, prompt_id)
         suspects = suspects_of(self._probes(), floor=self._floor())
@@ -219,6 +230,12 @@ class Collector:
             for _ in range(REPEATS):
                 await self._repeat_cleanly(suspect.id)
         await self.replica.observer.require_same_process()
+
+    async def _recheck(self, prompt_id: str) -> Leg:
+        """A stale probe as production, over an emptied cache."""
+        leg = await self._observe(self._request(prompt_id, salt=self.replica.deployment.salt))
+        self._rechecks.append(Recheck(probe=prompt_id, leg=leg))
+        return leg
 
     def _unreferred(self) -> list[str]:
         """Probes of which no reference leg was proved cold."""
@@ -244,6 +261,8 @@ class Collector:
             noise=tuple(self._noise),
             lookups=tuple(self._lookups.found),
             bisections=tuple(self._bisector.found),
+            allows_flush=self._allows_flush,
+            rechecks=tuple(self._rechecks),
         )
 
     def _probes(self) -> tuple[ProbeEvidence, ...]:

@@ -24,6 +24,7 @@ class Action(enum.StrEnum):
     BIND = "bind the clients"
     FLUSH = "flush"
     RESTART = "restart"
+    PREWARM = "prewarm"
     STORE = "leave the store"
     ASK_AGAIN = "verify again"
 
@@ -52,6 +53,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
         namespace: of the release.
         key_space: that users' requests have, None for unsalted.
         runs_other_weights: proved by `identity`, or by an emptied cache whose answers still differ.
+        is_emptied: this run emptied the replica's cache, provably.
         is_bound: users' requests provably land in the release's namespace; None when not known.
         ignores_salt: a nonce prompt under a fresh salt hit, or a reference leg did.
         is_proven: some probe is stale, or hits are foreign; otherwise all are suspect.
@@ -62,6 +64,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     key_space: str | None
     runs_other_weights: bool
+    is_emptied: bool
     is_bound: bool | None
     ignores_salt: bool
     is_proven: bool
@@ -141,12 +144,21 @@ def next_steps(found: Situation) -> tuple[NextStep, ...]:
         return (NextStep(action=Action.ASK_AGAIN, text=f"verify {shown} again while it is quiet: nothing is proven"),)
     remedy = _REMEDIES[found.identity.kind]
     is_namespaced = found.key_space == found.namespace
-    if is_namespaced and found.is_bound and not found.ignores_salt:
+    if is_namespaced and found.is_bound and not found.ignores_salt and not found.is_emptied:
         return (_bump(found),)
-    steps = [*_kept_outside(found, remedy), _emptied(found, remedy)]
+    steps = [*_kept_outside(found, remedy), _prewarm(found) if found.is_emptied else _emptied(found, remedy)]
     if remedy.salt is not None and not found.ignores_salt and not is_namespaced:
         steps.append(_bind(found, field=remedy.salt))
     return tuple(steps)
+
+
+def _prewarm(found: Situation) -> NextStep:
+    return NextStep(
+        action=Action.PREWARM,
+        text=f"prewarm {found.identity.shown}, and verify it again",
+        call="kvrelease prewarm",
+        detail="this run emptied its cache (--allow-flush); other replicas and stores may still hold what it held",
+    )
 
 
 def _bump(found: Situation) -> NextStep:

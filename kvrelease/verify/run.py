@@ -36,6 +36,7 @@ from kvrelease.verify.flushes import Flushes
 from kvrelease.verify.judge import VerifyReport, judge
 from kvrelease.verify.legs import Collector
 from kvrelease.verify.probes import draw, long_enough
+from kvrelease.verify.recheck import Cause
 from kvrelease.verify.record import MAX_TOKENS, Record, probe_request
 from kvrelease.verify.resemblance import answers_in_process
 from kvrelease.verify.twins import Twins
@@ -194,12 +195,13 @@ def conclude(observed: Observed, *, deployment: Deployment, ledger: Ledger) -> t
         if check.id is CheckId.RESPONSE_CACHE and check.verdict in (CheckVerdict.FAIL, CheckVerdict.INCONCLUSIVE)
     }
 
+    wrong_models = {one.replica for one in report.diagnosis if one.cause.cause is Cause.MODEL}
     # What is cached there now was computed after the flush, by this very release.
     emptied = {one.identity.url for one in observed.evidence.replicas if one.flush is not None and one.flush.is_proved}
 
     def doubt_of(replica: Replica) -> Doubt:
         url = replica.identity.url
-        if (url, CheckId.IDENTITY) in failed:
+        if (url, CheckId.IDENTITY) in failed or url in wrong_models:
             return Doubt.PROCESS
         is_dirty = (url, CheckId.FIRST_TOUCH) in failed or (url, CheckId.CONSISTENCY) in failed
         return Doubt.KEY_SPACE if (is_dirty and url not in emptied) or url in replayed else Doubt.NONE

@@ -101,6 +101,7 @@ def test_on_a_stale_engine_the_worst_suspect_of_each_prefix_is_asked_again_in_tu
         engine.reload("new")
         since = len(engine.generations())
         found = observed(engine, deployed=deployment(prompt_set=SMALL), limits=LIMITS)
+        assert found.faults == ()
         everything = log_of(engine, since=since, salt=None)
         assert runs(everything)[-1] == "cut", "cuts change the cache that they ask about"
         kinds = [kind for kind in everything if kind != "cut"]

@@ -67,8 +67,8 @@ def verify(
         bool,
         typer.Option(
             "--allow-flush",
-            help="Permit to empty an engine's own cache, last of all and once, where neither a salt nor a bypass nor "
-            "--reference isolates reference legs.",
+            help="Permit to empty an engine's own cache, last of all and once: where neither a salt nor a bypass nor "
+            "--reference isolates reference legs, and after a proven failure, to tell cache from model.",
             rich_help_panel=_EVIDENCE,
         ),
     ] = False,
