@@ -22,8 +22,8 @@ from kvrelease.verify.twins import Twins
 from tests.engines.scripted import ScriptedEngine
 from tests.verify.deployments import deployment, observed, prompts, serve_users, verified, warmed, with_clients
 
-SMALL = prompts(per_desk=2)
-LIMITS = Limits(stale_below=0.4)
+SMALL = prompts(per_desk=1, desks=("returns", "billing"))
+LIMITS = Limits(stale_below=0.8)  # two probes
 UNSALTED = deployment(prompt_set=SMALL)
 FLUSH = "/reset_prefix_cache"
 
@@ -218,7 +218,7 @@ def test_an_engine_with_slots_whose_bypass_does_nothing_fails_by_a_flush_too() -
 
     files: dict[str, tuple[list[int], list[str]]] = {}
     kind = EngineKind.LLAMACPP
-    one = prompts(per_desk=6, desks=("returns",))
+    one = prompts(per_desk=2, desks=("returns",))
     with ScriptedEngine(kind, release="old", slot_files=files) as old:
         serve_users(old, prompt_set=prompts(per_desk=1, desks=("returns",)))
         httpx.post(f"{old.url}/slots/0?action=save", json={"filename": "s"})
