@@ -113,17 +113,6 @@ def test_old_blocks_under_new_weights_fail(releases: dict[str, Path]) -> None:
     assert check(report, CheckId.IDENTITY).verdict is CheckVerdict.PASS
 
 
-def test_an_engine_that_still_runs_the_old_weights_fails_identity_though_its_cache_is_consistent(
-    releases: dict[str, Path],
-) -> None:
-    report = judge(observed(releases, serving="old").evidence)
-    assert report.verdict is Verdict.FAIL
-    identity = check(report, CheckId.IDENTITY)
-    assert identity.verdict is CheckVerdict.FAIL
-    assert "old weights" in identity.detail
-    assert check(report, CheckId.CONSISTENCY).verdict is CheckVerdict.PASS
-
-
 def test_power_stays_unknown_without_the_old_release_or_with_other_shapes(releases: dict[str, Path]) -> None:
     for old in (None, "wide"):
         report = judge(observed(releases, old_release=old).evidence)

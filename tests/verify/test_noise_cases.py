@@ -6,8 +6,6 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
 from kvrelease.artifacts import Verdict
 from kvrelease.verify.checks import CheckId
 from kvrelease.verify.consistency import ProbeVerdict, judge_probes
@@ -114,16 +112,14 @@ def test_b5_nothing_is_judged_by_log_probabilities_of_the_prompt() -> None:
     assert {body["prompt_logprobs"] for body in with_them} == {0}
 
 
-@pytest.mark.parametrize("how", ["eight bits", "recurrent state", "layer by layer"])
-def test_b8_hits_that_are_wrong_each_time_fail_though_nothing_is_stale(how: str) -> None:
+def test_b8_hits_that_are_wrong_each_time_fail_though_nothing_is_stale() -> None:
     """https://github.com/NVIDIA/TensorRT-LLM/issues/2699: KV in FP8 reused gives wrong text, computed it is right.
 
     https://github.com/vllm-project/vllm/issues/53912, https://github.com/LMCache/LMCache/issues/4247: state of hybrid
     models is not restored where a hit ends. https://github.com/LMCache/LMCache/pull/2329,
     https://github.com/LMCache/LMCache/issues/939: the first answer A, then always B.
     """
-    far = {"eight bits": 2.0, "recurrent state": 4.0, "layer by layer": 8.0}[how]
-    with HitPath(shift_nats=far, release="new") as engine:
+    with HitPath(shift_nats=2.0, release="new") as engine:
         wrong = verified(engine, deployed=UNSALTED, limits=LIMITS)
         assert_fails(wrong, CheckId.REUSE)
         assert "the cache does not give back what was put in" in says(wrong, CheckId.REUSE)

@@ -119,13 +119,6 @@ def test_staleness_under_one_prefix_only_is_found() -> None:
         assert {probe.prefix for probe in report.probes if probe.verdict is ProbeVerdict.STALE} == {"repairs"}
 
 
-def test_a_reload_with_a_reset_passes() -> None:
-    with reloaded() as engine:
-        serve_users(engine, prompt_set=SMALL)
-        engine.reload("new", reset=True)
-        assert verified(engine, deployed=UNSALTED, limits=LIMITS).verdict is Verdict.PASS
-
-
 def test_noise_alone_does_not_fail_a_clean_engine_and_does_not_hide_a_stale_one() -> None:
     with ScriptedEngine(release="new", noise=True) as clean, reloaded(noise=True) as stale:
         serve_users(clean, prompt_set=SMALL)
@@ -246,24 +239,6 @@ def test_a_llamacpp_reference_that_has_been_used_before_is_still_cold() -> None:
 
 
 # --- what hits tell -------------------------------------------------------------------------------------------------
-
-
-def test_llamacpp_with_the_old_release_s_slot_fails_by_first_touch_and_by_consistency() -> None:
-    import httpx
-
-    files: dict[str, tuple[list[int], list[str]]] = {}
-    kind = EngineKind.LLAMACPP
-    last = prompts(per_desk=1, desks=("returns",))
-    with ScriptedEngine(kind, release="old", slot_files=files) as old:
-        serve_users(old, prompt_set=last)
-        httpx.post(f"{old.url}/slots/0?action=save", json={"filename": "s"})
-    with ScriptedEngine(kind, release="new", slot_files=files) as engine:
-        httpx.post(f"{engine.url}/slots/0?action=restore", json={"filename": "s"})
-        asked = deployment(prompt_set=prompts(per_desk=6, desks=("returns",)))
-        report = verified(engine, deployed=asked, limits=LIMITS)
-        assert report.verdict is Verdict.FAIL
-        assert check(report, CheckId.FIRST_TOUCH).verdict is CheckVerdict.FAIL
-        assert check(report, CheckId.CONSISTENCY).verdict is CheckVerdict.FAIL
 
 
 def test_llamacpp_whose_prompts_alternate_still_shows_the_stale_slot_without_counters() -> None:

@@ -158,6 +158,7 @@ def test_old_weights_still_loaded_under_the_new_label(releases: Releases, tmp_pa
     assert_fails(stale, CheckId.IDENTITY)
     assert "The engine runs the old weights: load the new release, then verify again" in says(stale, CheckId.IDENTITY)
     assert says(stale, CheckId.IDENTITY).endswith(f"labels (hints only): root={label}")
+    assert says(stale, CheckId.CONSISTENCY).startswith("pass")
     assert_passes(gate(releases.replica("new"), twins=twins))
 
 
