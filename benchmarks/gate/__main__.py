@@ -24,7 +24,7 @@ from benchmarks.gate.places import COMMITTED, REPOSITORY, engines_cache, home, p
 from benchmarks.gate.pool import load, pool_name, save, trimmed
 from benchmarks.gate.releases import OLD, RELEASES, ensure_releases
 from benchmarks.gate.table import broken_promises, cells_of, markdown, svg
-from benchmarks.gate.template import REAL_PROBES, copy_template, has_template, save_template
+from benchmarks.gate.template import copy_template, has_template, save_template
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -97,14 +97,13 @@ async def _record(options: argparse.Namespace) -> None:
     if options.engine == "vllm":
         await record_vllm.record(old, releases, prompts, pools, say=say, pause=pause)
         return
+    if not has_template("local", pools):
+        say("local: one real run of the gate")
+        first = next(iter(releases.values()))
+        save_template("local", await record_local.real_run(first, threads=options.threads), pools, probes=PROBES)
     recording = await record_local.open_recording(old, prompts, threads=options.threads)
     for name, directory in releases.items():
         await recording.record(name, directory, pools, levels=options.level or list(LOCAL_LEVELS), say=say, pause=pause)
-        if not has_template("local", pools):
-            say(f"local, {name}: one real run of the gate")
-            probes = min(REAL_PROBES, len(prompts))
-            run = await record_local.real_run(name, directory, prompts, probes=probes, threads=options.threads)
-            save_template("local", run, pools, probes=PROBES)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from benchmarks.gate.pool import Pool, PooledPrompt
+from benchmarks.gate.template import nonce_tokens
 from kvrelease.artifacts import Verdict
 from kvrelease.binding.observe import Leg, Witness
 from kvrelease.verify.asking import LegKind, repeats_to_ask
@@ -145,14 +146,16 @@ class Drawing:
         def names(verdict: CheckVerdict) -> tuple[str, ...]:
             return tuple(dict.fromkeys(str(check.id) for check in report.checks if check.verdict is verdict))
 
+        requests = self._template.cost.requests + repeats
         mean_tokens = sum(one.prompt_tokens for one in chosen) / len(chosen)
+        nonces, tokens = nonce_tokens(self._template)
         return Outcome(
             verdict=report.verdict,
             failed=names(CheckVerdict.FAIL),
             open=names(CheckVerdict.INCONCLUSIVE),
             stale=stale,
-            requests=self._template.cost.requests + repeats,
-            tokens=self._template.cost.tokens + round(repeats * mean_tokens),
+            requests=requests,
+            tokens=tokens + round((requests - nonces) * mean_tokens),
         )
 
 

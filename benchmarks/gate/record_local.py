@@ -6,7 +6,6 @@ without. What reads them is off by noise that is drawn anew.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -15,17 +14,13 @@ import msgspec
 
 from benchmarks.gate.levels import ENTRIES, LOCAL_LEVELS, LOCAL_READS
 from benchmarks.gate.pool import PooledPrompt, PoolWriter, pool_name, save
-from benchmarks.gate.prompts import deployment
+from benchmarks.gate.real_run import observed_evidence
 from kvrelease.binding.production import production_request
 from kvrelease.engines.base import EngineKind, Observation, Request
 from kvrelease.engines.block_cache import BlockCache
 from kvrelease.engines.local import LocalEngine, open_local
-from kvrelease.ledger.store import Ledger
-from kvrelease.verify.evidence import Evidence, Limits
-from kvrelease.verify.legs import REWRITTEN
+from kvrelease.verify.evidence import Evidence
 from kvrelease.verify.record import TOP_LOGPROBS
-from kvrelease.verify.run import observe
-from kvrelease.verify.twins import Twins
 from kvrelease.workload.grouping import prefix_labels
 from kvrelease.workload.prompt_set import Prompt, PromptSet
 
@@ -166,24 +161,10 @@ async def open_recording(old: Path, prompts: PromptSet, *, threads: int) -> Loca
     return LocalRecording(await open_local(old, cache=cache, threads=threads), cache, prompts, threads=threads)
 
 
-async def real_run(name: str, directory: Path, prompts: PromptSet, *, probes: int, threads: int) -> Evidence:
-    """The evidence of one real run of the gate on a prewarmed in-process engine: what drawn runs are built on."""
-    async with await open_local(
-        directory, cache=BlockCache(max_bytes=CACHE_BYTES), threads=threads, noise=LOCAL_LEVELS["reading"]
-    ) as engine:
-        for prompt in prompts.prompts:
-            await engine.complete(request_of(prompt, salt=None))
-        with tempfile.TemporaryDirectory() as scratch, Ledger(f"sqlite:///{Path(scratch) / 'ledger.db'}") as ledger:
-            observed = await observe(
-                [engine],
-                deployment=deployment(name, prompts, source=directory),
-                ledger=ledger,
-                limits=Limits(stale_below=0.05),
-                twins=Twins(),
-                max_probes=probes,
-            )
-    assert probes >= REWRITTEN, "a run of so few probes costs less for each than a run at defaults"
-    return observed.evidence
+async def real_run(directory: Path, *, threads: int) -> Evidence:
+    """The evidence of one real run of the gate on the in-process engine: what drawn runs are built on."""
+    async with await open_local(directory, threads=threads, noise=LOCAL_LEVELS["reading"]) as engine:
+        return await observed_evidence(engine, directory)
 
 
 def request_of(prompt: Prompt, *, salt: str | None) -> Request:

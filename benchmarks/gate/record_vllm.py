@@ -7,7 +7,6 @@ no prefix cache. Then each new release is loaded in turn, reads the old entries,
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -16,17 +15,13 @@ import httpx
 from benchmarks.gate.drawing import PROBES
 from benchmarks.gate.levels import CONCURRENCY, ENTRIES, VLLM_LEVELS, VLLM_READS
 from benchmarks.gate.pool import Pool, PooledPrompt, PoolWriter, load, pool_name, save
-from benchmarks.gate.prompts import deployment
-from benchmarks.gate.template import REAL_PROBES, has_template, save_template
+from benchmarks.gate.real_run import observed_evidence
+from benchmarks.gate.template import has_template, save_template
 from kvrelease.binding.production import production_request
 from kvrelease.config import Production
 from kvrelease.engines.base import EngineClient, EngineKind, Observation, Request
 from kvrelease.engines.detect import open_engine
-from kvrelease.ledger.store import Ledger
-from kvrelease.verify.evidence import Evidence, Limits
 from kvrelease.verify.record import TOP_LOGPROBS
-from kvrelease.verify.run import observe
-from kvrelease.verify.twins import Twins
 from kvrelease.workload.prompt_set import Prompt, PromptSet
 from tests.live.servers import vllm_server
 
@@ -70,7 +65,7 @@ async def record_from(
     try:
         if not has_template("vllm", folder):
             say("vllm: one real run of the gate on the old release")
-            save_template("vllm", await _real_run(engine, old, prompts), folder, probes=PROBES)
+            save_template("vllm", await observed_evidence(engine, old), folder, probes=PROBES)
         recording = _Recording(engine, prompts, say=say, pause=pause)
         await recording.write([f"old {entry}" for entry in range(ENTRIES)], in_company=True)
         for name, directory in releases.items():
@@ -189,16 +184,3 @@ def _request(prompt: Prompt, *, salt: str) -> Request:
         max_tokens=1,
         top_logprobs=TOP_LOGPROBS,
     )
-
-
-async def _real_run(engine: EngineClient, directory: Path, prompts: PromptSet) -> Evidence:
-    with tempfile.TemporaryDirectory() as scratch, Ledger(f"sqlite:///{Path(scratch) / 'ledger.db'}") as ledger:
-        observed = await observe(
-            [engine],
-            deployment=deployment("gate", prompts, source=directory),
-            ledger=ledger,
-            limits=Limits(stale_below=0.05),
-            twins=Twins(),
-            max_probes=min(REAL_PROBES, len(prompts)),
-        )
-    return observed.evidence

@@ -11,23 +11,30 @@ import msgspec
 from kvrelease.binding.observe import Leg
 from kvrelease.verify.evidence import Evidence
 
-# Of the real run, which costs what it costs: more than are written once more, and one of each shared prefix.
+# Of the real run: more than are written once more, and than there are shared prefixes. Its prompts are short, as all that
+# is kept of them is how many requests they took.
 REAL_PROBES = 12
+REAL_PROMPTS = "prompts/demo.yaml"
 LEGS_OF_EACH = 3  # production's, the cold one and the clean hit; everything else a run sends as often for any number
 
 
-def cost_of(evidence: Evidence, *, probes: int) -> tuple[int, int]:
-    """(requests, prompt tokens) of a run of so many probes, from those of a run of fewer, or more."""
-    seen = evidence.replicas[0].probes
-    mean_tokens = sum(probe.production[0].prompt_tokens or 0 for probe in seen) / len(seen)
-    more = (probes - len(seen)) * LEGS_OF_EACH
-    return evidence.cost.requests + more, evidence.cost.tokens + round(more * mean_tokens)
+def requests_of(evidence: Evidence, *, probes: int) -> int:
+    """Requests of a run of so many probes, from those of a run of fewer, or more."""
+    return evidence.cost.requests + (probes - len(evidence.replicas[0].probes)) * LEGS_OF_EACH
+
+
+def nonce_tokens(evidence: Evidence) -> tuple[int, int]:
+    """(requests, prompt tokens) of the control and the binding, which are the same for any prompts."""
+    (replica,) = evidence.replicas
+    legs: tuple[Leg, ...] = () if replica.control is None else replica.control.legs
+    if (binding := replica.binding) is not None:
+        legs = (*legs, binding.inside, binding.as_production, binding.fresh_salt)
+    return len(legs), sum(leg.prompt_tokens or 0 for leg in legs)
 
 
 def save_template(engine: str, evidence: Evidence, folder: Path, *, probes: int) -> None:
-    """Keeps what does not change from run to run, with the cost of a run of so many probes."""
-    requests, tokens = cost_of(evidence, probes=probes)
-    cost = msgspec.structs.replace(evidence.cost, requests=requests, tokens=tokens)
+    """Keeps what does not change from run to run, with the requests of a run of so many probes."""
+    cost = msgspec.structs.replace(evidence.cost, requests=requests_of(evidence, probes=probes))
     folder.mkdir(parents=True, exist_ok=True)
     (replica,) = evidence.replicas
     bare = msgspec.structs.replace(replica, probes=(), residency=(), exposure=())
