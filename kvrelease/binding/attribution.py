@@ -59,9 +59,18 @@ class Attribution:
             cached: tokens that hit; None where nobody told.
         """
         told = Unattributed.UNTOLD if cached is None else None
-        if tokens is None or self._identity.capabilities.block_tokens is None:
-            unknown = Unattributed.NO_IDS if tokens is None else Unattributed.NO_BLOCK
-            return (0, None) if cached == 0 else (None, told or unknown)
+        if tokens is None:
+            return (0, None) if cached == 0 else (None, told or Unattributed.NO_IDS)
+        found = self._accounted(request, observation, tokens=tokens, cached=cached)
+        if self._identity.capabilities.block_tokens is None:  # what was learnt helps a run that knows the block
+            return (0, None) if cached == 0 else (None, told or Unattributed.NO_BLOCK)
+        return found
+
+    def _accounted(
+        self, request: Request, observation: Observation, *, tokens: tuple[int, ...], cached: int | None
+    ) -> tuple[int | None, Unattributed | None]:
+        """The same of a prompt with token ids."""
+        told = Unattributed.UNTOLD if cached is None else None
         if request.bypasses_cache and not self._identity.capabilities.reference_heals:
             # It may write, but a look-up goes on finding the first inserted entry: it explains no later hit.
             # Source: vLLM 0.32.0, v1/core/block_pool.py, lines 42-70.
@@ -99,8 +108,7 @@ class Attribution:
 
     def add_sent(self, request: Request, tokens: tuple[int, ...]) -> None:
         """Remembers that a prompt was sent, and that nobody told what came of it."""
-        if self._identity.capabilities.block_tokens is not None:
-            self._known_in(self._key_space(request)).add_sent(tokens)
+        self._known_in(self._key_space(request)).add_sent(tokens)
 
     def forget(self) -> None:
         """Forgets what this release computed: its cache was emptied. The memory has to forget first."""
@@ -123,18 +131,21 @@ class Attribution:
 
     def learn(self, request: Request, tokens: tuple[int, ...]) -> None:
         """Remembers that this release computed a whole prompt, though this run did not see it do so."""
-        if self._identity.capabilities.block_tokens is not None:
-            self._known_in(self._key_space(request)).learn(tokens)
+        self._known_in(self._key_space(request)).learn(tokens)
 
     def _known_in(self, key_space: str | None) -> KnownPrefixes:
         """What is known to have been computed by this release in a key space of this process."""
         if key_space not in self._known:
-            block = self._identity.capabilities.block_tokens
-            assert block is not None, "prefixes are only known at a known block size"
+            abilities = self._identity.capabilities
             origin = self._origin(key_space)
             known = self._memory.computed_prefixes(origin) if origin else frozenset()
             sent = self._memory.sent_prefixes(origin) if origin else frozenset()
-            self._known[key_space] = KnownPrefixes(block_tokens=block, known=known, sent=sent)
+            self._known[key_space] = KnownPrefixes(
+                block_tokens=abilities.block_tokens,
+                is_block_told=not abilities.is_block_stated,
+                known=known,
+                sent=sent,
+            )
         return self._known[key_space]
 
     def _origin(self, key_space: str | None) -> CacheOrigin | None:

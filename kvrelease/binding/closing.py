@@ -87,6 +87,9 @@ def close_run(
                     process=replica.identity.process,
                     key_spaces=None if doubt is Doubt.PROCESS else _spaces_of_production(replica, deployment),
                 )
+        # Events last of all: by them the ledger knows an engine under another URL, and two replicas of one run whose
+        # processes started in the same moment are no such thing.
+        for replica in replicas:
             ledger.write(
                 Event(
                     at=datetime.datetime.now(datetime.UTC),

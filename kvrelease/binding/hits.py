@@ -15,7 +15,7 @@ import enum
 import functools
 from collections.abc import Collection, Iterable, Sequence
 
-from kvrelease.chain import prefix_hashes
+from kvrelease.chain import DEFAULT_BLOCK_TOKENS, prefix_hashes
 
 # What to do about entries that another release made.
 CLEAN_UP = (
@@ -94,14 +94,27 @@ def weightiest(doubts: Iterable[Unattributed]) -> Unattributed | None:
 class KnownPrefixes:
     """The block-aligned token prefixes that one origin is known to have computed, and those that it may have.
 
+    Where the engine's block is not known they are cut at blocks of ours (`DEFAULT_BLOCK_TOKENS`): what the engine keeps
+    of a prompt may then end anywhere before the next such cut. What such a run learnt is found again by one that knows
+    the block.
+
     Args:
-        block_tokens: the engine's hit granularity, >= 1.
-        known: chain hashes of what earlier runs computed, at the same granularity.
+        block_tokens: the engine's hit granularity, >= 1; None where it is not known.
+        is_block_told: by the engine, and not by the user.
+        known: chain hashes of what earlier runs computed, at the same granularity, or at blocks of ours.
         sent: of what they sent, not knowing what came of it.
     """
 
-    def __init__(self, *, block_tokens: int, known: Iterable[bytes] = (), sent: Iterable[bytes] = ()) -> None:
-        self._block_tokens = block_tokens
+    def __init__(
+        self,
+        *,
+        block_tokens: int | None,
+        is_block_told: bool = True,
+        known: Iterable[bytes] = (),
+        sent: Iterable[bytes] = (),
+    ) -> None:
+        self._block_tokens = block_tokens or DEFAULT_BLOCK_TOKENS
+        self._is_block_told = is_block_told and block_tokens is not None
         self._known = set(known)
         self._sent = set(sent)
         self._learnt: set[bytes] = set()
@@ -130,13 +143,14 @@ class KnownPrefixes:
         """How many leading tokens of a prompt this origin computed, or may have computed; a multiple of the block."""
         return self._leading(tokens, self._known, self._sent)
 
-    def _leading(self, tokens: Sequence[int], *sets: Collection[bytes]) -> int:
+    def _leading(self, tokens: Sequence[int], *sets: Collection[bytes], block_tokens: int | None = None) -> int:
+        block = block_tokens or self._block_tokens
         blocks = 0
-        for digest in _hashes(tuple(tokens), self._block_tokens):
+        for digest in _hashes(tuple(tokens), block):
             if not any(digest in digests for digests in sets):
                 break
             blocks += 1
-        return blocks * self._block_tokens
+        return blocks * block
 
     def account(self, tokens: Sequence[int], *, cached_tokens: int) -> int | None:
         """The foreign tokens of one observed hit; learns what the request computed where nothing was foreign.
@@ -149,14 +163,26 @@ class KnownPrefixes:
             cached tokens that certainly nothing of ours explains, >= 0; None where there are none, and some are of a
             prompt that was sent without knowing what came of it.
         """
-        if cached_tokens <= self.explained_tokens(tokens):
+        if cached_tokens <= self.explained_tokens(tokens) or cached_tokens <= self._in_our_blocks(tokens, self._known):
             self.learn(tokens)
             return 0
         foreign = cached_tokens - self.sent_tokens(tokens)
-        if foreign > 0:
+        if foreign > 0 and cached_tokens > self._most_in_our_blocks(tokens):
             return foreign
         self.add_sent(tokens)
         return None
+
+    def _in_our_blocks(self, tokens: Sequence[int], *sets: Collection[bytes]) -> int:
+        """Leading tokens that a run computed which did not know the engine's block; a multiple of ours."""
+        return self._leading(tokens, *sets, block_tokens=DEFAULT_BLOCK_TOKENS)
+
+    def _most_in_our_blocks(self, tokens: Sequence[int]) -> int:
+        """The most leading tokens that such a run sent: less than a block of ours beyond the last that is alike."""
+        if self._is_block_told and self._block_tokens == DEFAULT_BLOCK_TOKENS:
+            return 0
+        least = self._in_our_blocks(tokens, self._known, self._sent)
+        is_possible = least or not (self._is_block_told or self.is_empty)
+        return least + DEFAULT_BLOCK_TOKENS - 1 if is_possible else 0
 
     def add_sent(self, tokens: Sequence[int]) -> None:
         """Remembers that this origin sent a prompt, and that nobody told what came of it."""

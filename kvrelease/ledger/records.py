@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -93,3 +94,20 @@ class CacheOrigin(msgspec.Struct, frozen=True, kw_only=True):
     process: str
     key_space: str | None
     namespace: str
+
+
+def may_be_one_engine(url: str, other: str, *, process: str) -> bool:
+    """Whether two URLs at which the same process answered may be two spellings of one engine's.
+
+    A start that an engine tells of itself (to 10 ms or finer) is one engine's, whatever leads to it: another name, a
+    forwarded port. A process of the operating system may be a forwarder, which leads to another engine at each port.
+
+    Args:
+        url: one of them.
+        other: the other one.
+        process: `EngineIdentity.process`, of both.
+    """
+    return not process.startswith(_OF_THE_SYSTEM) or urlsplit(url).port == urlsplit(other).port
+
+
+_OF_THE_SYSTEM = "pid:"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from kvrelease.artifacts import Verdict
 from kvrelease.errors import InputError, ServiceError, UsageError
-from kvrelease.ledger.records import CacheOrigin, Event, NamespaceRecord, namespace_text
+from kvrelease.ledger.records import CacheOrigin, Event, NamespaceRecord, may_be_one_engine, namespace_text
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Row, Table
@@ -266,20 +266,41 @@ class Ledger:
 
     def _prefixes(self, wanted: Table, origin: CacheOrigin) -> frozenset[bytes]:
         with self._transaction() as connection:
+            url = self._known_as(connection, replica=origin.replica, process=origin.process)
             for table in (self._tables.computed, self._tables.sent):
-                others = self._here(table, origin) & (table.c.namespace != origin.namespace)
-                if connection.execute(self._sa.select(table.c.prefix).where(others).limit(1)).first() is not None:
+                space = self._at(table, url, origin.process) & (table.c.key_space == (origin.key_space or UNSALTED))
+                if self._has_any(connection, table, space & (table.c.namespace != origin.namespace)):
                     return frozenset()
-            rows = connection.execute(self._sa.select(wanted.c.prefix).where(self._here(wanted, origin)))
-            return frozenset(row.prefix for row in rows)
+            here = self._at(wanted, url, origin.process) & (wanted.c.key_space == (origin.key_space or UNSALTED))
+            return frozenset(row.prefix for row in connection.execute(self._sa.select(wanted.c.prefix).where(here)))
+
+    def _known_as(self, connection: Connection, *, replica: str, process: str) -> str:
+        """The URL under which the prefixes of an engine process are kept: of several that lead to it, the first used.
+
+        Where two other URLs have prefixes of the same process, nothing tells which of them this one is: neither.
+        """
+        if self._has_prefixes(connection, replica, process):
+            return replica
+        events = self._tables.events
+        others = self._sa.select(events.c.replica).distinct().where(events.c.process == process)
+        known = [
+            row.replica
+            for row in connection.execute(others)
+            if may_be_one_engine(replica, row.replica, process=process)
+            and self._has_prefixes(connection, row.replica, process)
+        ]
+        return known[0] if len(known) == 1 else replica
+
+    def _has_prefixes(self, connection: Connection, replica: str, process: str) -> bool:
+        tables = (self._tables.computed, self._tables.sent)
+        return any(self._has_any(connection, table, self._at(table, replica, process)) for table in tables)
+
+    def _has_any(self, connection: Connection, table: Table, where: ColumnElement[bool]) -> bool:
+        return connection.execute(self._sa.select(table.c.prefix).where(where).limit(1)).first() is not None
 
     @staticmethod
-    def _here(table: Table, origin: CacheOrigin) -> ColumnElement[bool]:
-        return (
-            (table.c.replica == origin.replica)
-            & (table.c.process == origin.process)
-            & (table.c.key_space == (origin.key_space or UNSALTED))
-        )
+    def _at(table: Table, replica: str, process: str) -> ColumnElement[bool]:
+        return (table.c.replica == replica) & (table.c.process == process)
 
     def forget(self, *, replica: str, process: str, key_spaces: Sequence[str | None] | None = None) -> None:
         """Drops what is known of one engine process: its cache was emptied, or holds what others made.
@@ -290,8 +311,9 @@ class Ledger:
             key_spaces: which of its key spaces; None for all.
         """
         with self._transaction() as connection:
+            url = self._known_as(connection, replica=replica, process=process)
             for table in (self._tables.computed, self._tables.sent):
-                here = (table.c.replica == replica) & (table.c.process == process)
+                here = self._at(table, url, process)
                 if key_spaces is not None:
                     here &= table.c.key_space.in_([space or UNSALTED for space in key_spaces])
                 connection.execute(table.delete().where(here))
@@ -305,16 +327,19 @@ class Ledger:
         self._add(self._tables.sent, origin, prefixes)
 
     def _add(self, table: Table, origin: CacheOrigin, prefixes: Iterable[bytes]) -> None:
-        base = {
-            "replica": origin.replica,
-            "process": origin.process,
-            "key_space": origin.key_space or UNSALTED,
-            "namespace": origin.namespace,
-        }
-        rows = [{**base, "prefix": prefix} for prefix in prefixes]
-        if rows:
-            with self._transaction() as connection:
-                connection.execute(table.insert().prefix_with("OR IGNORE"), rows)
+        added = tuple(prefixes)
+        if not added:
+            return
+        with self._transaction() as connection:
+            base = {
+                "replica": self._known_as(connection, replica=origin.replica, process=origin.process),
+                "process": origin.process,
+                "key_space": origin.key_space or UNSALTED,
+                "namespace": origin.namespace,
+            }
+            connection.execute(
+                table.insert().prefix_with("OR IGNORE"), [{**base, "prefix": prefix} for prefix in added]
+            )
 
 
 def _namespace_record(row: Row[tuple[object, ...]]) -> NamespaceRecord:

@@ -52,10 +52,17 @@ def _dirt(one: ReplicaResult, *, has_ledger: bool) -> str:
             f"this very release computed looks the same. kvrelease verify tells whose they are, and a ledger would. "
             f"{CLEAN_UP}"
         )
+    if not one.is_identified:
+        return (
+            f"{start} this run did not compute, and nothing tells this engine's process (is its /metrics closed?), so "
+            "that what an earlier run of this very release computed is not known again, and looks the same. kvrelease "
+            "verify tells whose they are; with /metrics open and the same ledger each time, the next run knows its "
+            f"own. {CLEAN_UP}"
+        )
     return (
         f"{start}, as far as this ledger knows, this release did not compute; prewarming does not repair a dirty "
-        f"cache. {CLEAN_UP}. If only this release's own traffic, or a run with another ledger, can have made them, "
-        "kvrelease verify tells"
+        f"cache. {CLEAN_UP}. If only this release's own traffic can have made them, a run that was killed, or one with "
+        "another ledger or to another URL of this engine (name the same ones each time), kvrelease verify tells"
     )
 
 

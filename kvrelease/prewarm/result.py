@@ -111,6 +111,7 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
         url: which one.
         name: the name of which `url` is one address; None where the URL is what was given.
         rank: data-parallel rank, None where the engine has one cache.
+        is_identified: its process could be told, by which the ledger knows what earlier runs computed there.
         labels: what it claims about its weights; hints, never deciding.
         plan: what was to be sent; None where it is the plan of the report.
         planned: requests of the plan.
@@ -161,6 +162,7 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     name: str | None = None
     rank: int | None = None
+    is_identified: bool = True
     labels: dict[str, str] = {}
     plan: Plan | None = None
     planned: int = 0

@@ -391,6 +391,7 @@ class Warming:
             url=identity.url,
             name=identity.name,
             rank=identity.rank,
+            is_identified=identity.process is not None,
             labels=identity.labels,
             plan=self.plan,
             planned=len(self.plan.order),

@@ -32,17 +32,71 @@ def test_a_run_explains_the_hits_of_the_next() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        replace(ORIGIN, replica="http://other:8000"),
+        replace(ORIGIN, replica="http://other:8001"),
         replace(ORIGIN, process="pid 8"),
         replace(ORIGIN, key_space="salted"),
         replace(ORIGIN, namespace="new-e1"),
     ],
-    ids=["replica", "process", "key space", "namespace"],
+    ids=["port", "process", "key space", "namespace"],
 )
 def test_it_explains_nothing_elsewhere(other: CacheOrigin) -> None:
     with Ledger(IN_MEMORY) as ledger:
         ledger.add_computed_prefixes(ORIGIN, PREFIXES)
         assert ledger.computed_prefixes(other) == frozenset()
+
+
+ALIAS = "http://support.svc:8000"
+STARTED = "started:1764500000.12"
+
+
+def known_elsewhere(ledger: Ledger, *, process: str, replica: str = REPLICA) -> None:
+    ledger.add_computed_prefixes(replace(ORIGIN, process=process, replica=replica), PREFIXES)
+    ledger.write(event(process=process, replica=replica))
+
+
+@pytest.mark.parametrize(
+    ("process", "other", "is_same"),
+    [
+        (STARTED, "http://support.svc:8000", True),
+        (STARTED, "http://127.0.0.1:18000", True),
+        ("pid:7@100", "http://support.svc:8000", True),
+        ("pid:7@100", "http://10.0.12.34:8001", False),  # a forwarder leads to another engine at each of its ports
+    ],
+)
+def test_an_engine_is_known_under_another_url_by_its_process(process: str, other: str, *, is_same: bool) -> None:
+    with Ledger(IN_MEMORY) as ledger:
+        known_elsewhere(ledger, process=process)
+        found = ledger.computed_prefixes(replace(ORIGIN, process=process, replica=other))
+    assert found == (PREFIXES if is_same else frozenset())
+
+
+def test_what_is_learnt_under_another_url_is_known_under_the_first_and_forgotten_with_it() -> None:
+    first, alias = replace(ORIGIN, process=STARTED), replace(ORIGIN, process=STARTED, replica=ALIAS)
+    more = frozenset({b"c" * 16})
+    with Ledger(IN_MEMORY) as ledger:
+        known_elsewhere(ledger, process=STARTED)
+        ledger.add_sent_prefixes(alias, [b"d" * 16])
+        ledger.add_computed_prefixes(alias, more)
+        assert ledger.computed_prefixes(first) == ledger.computed_prefixes(alias) == PREFIXES | more
+        ledger.forget(replica=ALIAS, process=STARTED)
+        assert not ledger.computed_prefixes(first)
+        assert not ledger.sent_prefixes(alias)
+
+
+def test_another_release_under_another_url_of_the_same_process_voids_both() -> None:
+    with Ledger(IN_MEMORY) as ledger:
+        known_elsewhere(ledger, process=STARTED)
+        ledger.add_computed_prefixes(replace(ORIGIN, process=STARTED, replica=ALIAS, namespace="old-e0"), [b"c" * 16])
+        assert ledger.computed_prefixes(replace(ORIGIN, process=STARTED)) == frozenset()
+
+
+def test_of_two_engines_that_started_in_one_moment_a_third_url_is_neither() -> None:
+    with Ledger(IN_MEMORY) as ledger:
+        for replica in (REPLICA, "http://10.0.12.35:8000"):
+            ledger.add_computed_prefixes(replace(ORIGIN, process=STARTED, replica=replica), PREFIXES)
+        for replica in (REPLICA, "http://10.0.12.35:8000"):
+            ledger.write(event(process=STARTED, replica=replica))
+        assert ledger.computed_prefixes(replace(ORIGIN, process=STARTED, replica=ALIAS)) == frozenset()
 
 
 def test_another_release_in_the_same_process_and_key_space_voids_both() -> None:

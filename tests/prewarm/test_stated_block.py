@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kvrelease.artifacts import Verdict
 from kvrelease.binding.hits import Unattributed
 from kvrelease.errors import UsageError
+from kvrelease.ledger.store import IN_MEMORY, Ledger
 from tests.engines.scripted import ScriptedEngine
 from tests.verify.deployments import serve_users, warmed
 
@@ -37,6 +40,42 @@ def test_with_it_there_are_figures_and_the_report_says_whose_word_they_rest_on()
     assert (found.hit_rate_after, found.over_lower_bound, found.foreign_tokens) == (1.0, 1.0, 0)
     assert report.plan.stated_block_tokens == 16
     assert "blocks of 16 tokens are what --block-tokens states; the server does not tell its own" in report.notes
+
+
+@pytest.mark.parametrize("block", [4, 16, 32])
+def test_a_run_that_knew_no_block_leaves_nothing_that_the_next_one_calls_foreign(block: int) -> None:
+    with (
+        ScriptedEngine(release="new", block_tokens=block, has_metrics=False, has_dev_routes=False) as engine,
+        Ledger(IN_MEMORY) as ledger,
+    ):
+        first = warmed(engine, ledger=ledger)
+        second = warmed(engine, ledger=ledger, block_tokens=block)
+    assert first.replicas[0].unattributed is Unattributed.NO_BLOCK
+    assert second.verdict is (Verdict.INCONCLUSIVE if block == 4 else Verdict.PASS), second.reason
+    assert not second.replicas[0].foreign_tokens
+
+
+def test_what_another_release_left_is_dirty_after_a_run_that_knew_no_block() -> None:
+    with silent_engine("old") as engine, Ledger(IN_MEMORY) as ledger:
+        serve_users(engine)
+        engine.reload("new")
+        warmed(engine, ledger=ledger)
+        assert warmed(engine, ledger=ledger, block_tokens=16).verdict is Verdict.FAIL
+
+
+def test_a_dirty_verdict_says_that_no_process_could_be_told(tmp_path: Path) -> None:
+    async def untold(_address: object) -> None:
+        return None
+
+    place = f"sqlite:///{tmp_path / 'ledger.db'}"
+    with pytest.MonkeyPatch.context() as patch, silent_engine("new") as engine, Ledger(place) as ledger:
+        patch.setattr("kvrelease.engines.vllm.process_behind", untold)
+        warmed(engine, ledger=ledger, block_tokens=16)
+        again = warmed(engine, ledger=ledger, block_tokens=16)
+    assert again.verdict is Verdict.FAIL
+    assert not again.replicas[0].is_identified
+    assert "nothing tells this engine's process" in again.reason
+    assert "looks the same" in again.reason
 
 
 @pytest.mark.parametrize("stated", [32, 48, 24])

@@ -92,6 +92,35 @@ def test_a_connection_that_broke_after_the_engine_computed_is_not_known_and_not_
     assert "--allow-flush" in first.reason
 
 
+@pytest.mark.parametrize("kind", [EngineKind.VLLM, EngineKind.LLAMACPP])
+def test_an_engine_that_is_named_by_another_url_knows_its_own_entries(kind: EngineKind) -> None:
+    class ByName(ScriptedEngine):
+        """Reached by a name once it is asked to be."""
+
+        is_named = False
+
+        @property
+        def url(self) -> str:
+            return super().url.replace("127.0.0.1", "localhost") if self.is_named else super().url
+
+    with ByName(kind, release="new", slots=8) as engine, Ledger(IN_MEMORY) as ledger:
+        warmed(engine, ledger=ledger)
+        engine.is_named = True
+        by_name = warmed(engine, ledger=ledger)
+        engine.is_named = False
+        again = warmed(engine, ledger=ledger)
+        assert [one.replicas[0].url for one in (by_name, again)] != [engine.url, engine.url]
+    assert (by_name.verdict, again.verdict) == (Verdict.PASS, Verdict.PASS), (by_name.reason, again.reason)
+
+
+def test_two_replicas_of_one_run_that_started_in_one_moment_are_two() -> None:
+    with ScriptedEngine(release="new") as one, ScriptedEngine(release="new") as two, Ledger(IN_MEMORY) as ledger:
+        assert one.started == two.started
+        warmed(one, two, ledger=ledger)
+        ledger.forget(replica=two.url, process=f"started:{two.started:.2f}")
+        assert warmed(one, ledger=ledger).verdict is Verdict.PASS
+
+
 def test_a_busy_server_hides_nothing() -> None:
     with ScriptedEngine(release="old") as engine:
         serve_users(engine)
