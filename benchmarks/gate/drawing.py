@@ -19,11 +19,11 @@ from kvrelease.binding.observe import Leg, Witness
 from kvrelease.verify.asking import LegKind, repeats_to_ask
 from kvrelease.verify.checks import CheckVerdict
 from kvrelease.verify.evidence import Evidence, Isolation, Limits, PowerPair, ProbeEvidence, ReferencePair, Repeats
+from kvrelease.verify.in_process import IN_PROCESS_PROBES
 from kvrelease.verify.judge import VerifyReport, judge
 from kvrelease.verify.legs import EXPOSURE_PROBES, REWRITTEN
 from kvrelease.verify.noise import noise_floor
 from kvrelease.verify.probes import draw
-from kvrelease.verify.run import IN_PROCESS_PROBES
 from kvrelease.workload.prompt_set import Prompt, PromptKind
 
 PROBES = 60

@@ -11,8 +11,8 @@ import msgspec
 from kvrelease.binding.observe import Leg
 from kvrelease.verify.evidence import Evidence
 
-# Of the real run: more than are written once more, and than there are shared prefixes. Its prompts are short, as all that
-# is kept of them is how many requests they took.
+# Of the real run: more than are written once more, and than there are shared prefixes. Its prompts are short, as all
+# that is kept of them is how many requests they took.
 REAL_PROBES = 12
 REAL_PROMPTS = "prompts/demo.yaml"
 LEGS_OF_EACH = 3  # production's, the cold one and the clean hit; everything else a run sends as often for any number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -14,36 +14,27 @@ from kvrelease.binding.flushing import Flushing, require_flush
 from kvrelease.binding.observe import total
 from kvrelease.binding.production import stray_namespaces
 from kvrelease.binding.unready import Unready, require_one_ready
-from kvrelease.engines.base import EngineClient, EngineIdentity, Observation
-from kvrelease.engines.local import stale_and_clean
-from kvrelease.errors import InputError, KvreleaseError, PromptSetError, UnsupportedRelease
+from kvrelease.engines.base import EngineClient
+from kvrelease.errors import InputError, KvreleaseError, PromptSetError
 from kvrelease.fleet.names import Changes, Undone, faults_of_changes
 from kvrelease.ledger.records import CacheOrigin
 from kvrelease.ledger.store import Ledger
-from kvrelease.progress import Progress, ProgressEvent, silent
+from kvrelease.progress import Progress, silent
 from kvrelease.verify.checks import CheckId, CheckVerdict
 from kvrelease.verify.claim import probes_needed
 from kvrelease.verify.evidence import (
     Cost,
     Evidence,
-    InProcessAnswers,
     Limits,
-    PowerPair,
-    ReferencePair,
-    ReplicaEvidence,
 )
 from kvrelease.verify.flushes import Flushes
+from kvrelease.verify.in_process import InProcess
 from kvrelease.verify.judge import VerifyReport, judge
 from kvrelease.verify.legs import Collector
 from kvrelease.verify.probes import draw, long_enough
 from kvrelease.verify.recheck import Cause
-from kvrelease.verify.record import MAX_TOKENS, Record, probe_request
-from kvrelease.verify.resemblance import answers_in_process
+from kvrelease.verify.record import MAX_TOKENS, Record
 from kvrelease.verify.twins import Twins
-from kvrelease.workload.prompt_set import Prompt
-
-# Probes that are also run in process; each costs two prefills there, and the median of a handful decides.
-IN_PROCESS_PROBES = 4
 
 # Namespaces of earlier releases that are probed for exposure, latest first.
 OTHER_NAMESPACES = 2
@@ -138,11 +129,11 @@ async def observe(
         for replica in replicas
     ]
     faults = [one.fault for one in unready]
-    in_process = _InProcess(probes=probes, replica=first, twins=twins, progress=progress)
+    in_process = InProcess(probes=probes, replica=first, twins=twins, progress=progress)
     flushes = Flushes(collectors, Flushing(ledger, command="verify"))
 
     def seen(*, is_cut_short: bool) -> Evidence:
-        parts = [_with_twins(collector, twins=twins, in_process=in_process) for collector in collectors]
+        parts = [in_process.joined(collector) for collector in collectors]
         return Evidence(
             release=deployment.release,
             namespace=deployment.namespace,
@@ -299,110 +290,6 @@ def _other_spaces(replica: Replica, *, ledger: Ledger) -> tuple[str | None, ...]
     )
     spaces = (None, deployment.namespace, *earlier)
     return tuple(space for space in spaces if space != deployment.salt)
-
-
-class _InProcess:
-    """What the releases in process say on some of the probes."""
-
-    def __init__(self, *, probes: Sequence[Prompt], replica: Replica, twins: Twins, progress: Progress) -> None:
-        self._every_probe = probes
-        self._probes = probes[:IN_PROCESS_PROBES]
-        self._replica = replica
-        self._twins = twins
-        self._progress = progress
-        self.answers: dict[str, Observation] = {}
-        self.old_answers: dict[str, Observation] = {}
-        self.power: list[PowerPair] = []
-        self.stale: dict[str, tuple[InProcessAnswers, ...]] = {}
-        self.failure: str | None = None
-
-    async def answer_stale(self, collectors: Iterable[Collector]) -> None:
-        """Answers the prompts of the stale prefixes of each replica; what does not run in process is left out."""
-        prompts = {prompt.id: prompt for prompt in self._every_probe}
-        try:
-            for collector in collectors:
-                seen = collector.evidence()
-                self.stale[seen.identity.shown] = await answers_in_process(
-                    seen,
-                    replica=collector.replica,
-                    prompts=prompts,
-                    release=self._twins.release,
-                    old_release=self._twins.old_release,
-                    progress=self._progress,
-                )
-        except KvreleaseError as error:
-            self.failure = self.failure or error.message
-
-    async def run(self) -> None:
-        release, old = self._twins.release, self._twins.old_release
-        if release is None:
-            return
-        for number, prompt in enumerate(self._probes):
-            request = probe_request(self._replica, prompt, salt=None)
-            self.answers[prompt.id] = await release.complete(request)
-            if old is not None:
-                self.old_answers[prompt.id] = await old.complete(request)
-                try:
-                    stale, clean = await stale_and_clean(old, release, request)
-                except UnsupportedRelease:
-                    old = None  # other shapes: no block of the old release can be hit, so there is nothing to measure
-                else:
-                    self.power.append(PowerPair(probe=prompt.id, stale=stale, clean=clean))
-            self._progress(ProgressEvent(stage="in process", done=number + 1, total=len(self._probes), unit="prompts"))
-
-    async def answer_unique(self, collector: Collector) -> None:
-        """Answers what one replica was asked and nobody can have cached; its other clean answers are another engine's.
-
-        Where the second engine is the release in process, it has answered already.
-        """
-        release, old = self._twins.release, self._twins.old_release
-        if release is None:
-            return
-        asked = {one.name: one.reference[0].observation for one in collector.evidence().calibration}
-        for name, prompt in list(collector.unique.items())[:IN_PROCESS_PROBES]:
-            request = probe_request(collector.replica, prompt, salt=None)
-            is_answered = self._twins.reference is release
-            self.answers[name] = asked[name] if is_answered else await release.complete(request)
-            if old is not None:
-                self.old_answers[name] = await old.complete(request)
-
-
-def _with_twins(collector: Collector, *, twins: Twins, in_process: _InProcess) -> ReplicaEvidence:
-    replica = collector.evidence()
-    ids = {probe.id for probe in replica.probes} | {one.name for one in replica.calibration}
-    old = _recorded(twins.baseline, ids)
-    if twins.golden is not None:
-        pairs, source, like = _recorded(twins.golden, ids), "golden", old
-    else:
-        pairs, source, like = _pairs(in_process.answers, ids), "release", _pairs(in_process.old_answers, ids)
-    return msgspec.structs.replace(
-        replica,
-        identity_pairs=pairs,
-        identity_source=source if pairs else "none",
-        identity_failure=in_process.failure,
-        identity_is_alike=twins.golden is not None and _is_alike(twins.golden, replica.identity),
-        old_pairs=old,
-        old_is_alike=twins.baseline is not None and _is_alike(twins.baseline, replica.identity),
-        in_process=in_process.stale.get(replica.identity.shown, ()),
-        old_identity_pairs=like,
-    )
-
-
-def _is_alike(record: Record, identity: EngineIdentity) -> bool:
-    engine = record.engine
-    return engine.version is not None and (engine.kind, engine.version) == (identity.kind, identity.version)
-
-
-def _recorded(record: Record | None, ids: set[str]) -> tuple[ReferencePair, ...]:
-    if record is None:
-        return ()
-    return _pairs({one.id: one.leg.observation for one in record.observations}, ids)
-
-
-def _pairs(observations: Mapping[str, Observation], ids: set[str]) -> tuple[ReferencePair, ...]:
-    return tuple(
-        ReferencePair(probe=name, witness=observation) for name, observation in observations.items() if name in ids
-    )
 
 
 def _cost(replicas: Sequence[Replica], *, reference: Replica | None, seconds: float) -> Cost:
