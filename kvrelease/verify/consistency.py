@@ -162,7 +162,8 @@ def judge_probes(probes: Sequence[ProbeEvidence], *, floor: NoiseFloor, replica:
     weighed = {probe.id: _weighed(probe, floor) for probe in probes}
     shown = (_Strength.PROVEN, _Strength.REPRODUCED)
     showing = {probe.prefix for probe in probes if weighed[probe.id].strength in shown}
-    chance = chance_of_as_many(len(showing), of=len({probe.prefix for probe in probes}), rate=1 / (floor.pairs + 1))
+    prefixes = len({probe.prefix for probe in probes})
+    chance = chance_of_as_many(len(showing), of=prefixes, beside=floor.apart)
     return tuple(
         _judgement(
             probe,

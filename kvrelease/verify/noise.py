@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -27,16 +27,18 @@ class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True):
         p50: median distance in nats; None without pairs.
         max: largest distance in nats; None without pairs.
         quantum: step of the server's logits in nats; None when not known.
+        apart: of the pairs, those of two entries, each written by itself: only these have the noise of writing.
     """
 
     pairs: int
     p50: float | None
     max: float | None
     quantum: float | None
+    apart: int = 0
 
 
 def noise_floor(
-    probes: Iterable[ProbeEvidence],
+    probes: Collection[ProbeEvidence],
     *,
     nonces: Iterable[tuple[Leg, Leg]] = (),
     others: Iterable[tuple[Observation, Observation]] = (),
@@ -48,21 +50,27 @@ def noise_floor(
         nonces: prompts that nobody else can have cached, a miss and a hit of each; a pair that was not, is left out.
         others: pairs of clean answers of two engines to one prompt.
     """
-    probed = [(*((probe.cold,) if probe.cold else ()), *probe.clean, *probe.rewritten) for probe in probes]
+    references = [(*((probe.cold,) if probe.cold else ()), *probe.clean) for probe in probes]
     missed_then_hit = [pair for pair in nonces if pair[0].hits_mostly is False and pair[1].hits_mostly]
-    distances: list[float] = []
-    seen: list[Observation] = []
-    for group in (*probed, *missed_then_hit):
-        legs = [leg.observation for leg in group]
-        seen += legs
-        for left, right in itertools.pairwise(legs):
-            nats = distance(left, right).nats
-            if nats is not None:
-                distances.append(nats)
-    distances += [nats for pair in others if (nats := distance(*pair).nats) is not None]
+    read_again = [pair for legs in (*references, *missed_then_hit) for pair in itertools.pairwise(legs)]
+    # The reference's entry against each that was written once more.
+    rewritten = [
+        (legs[-1], leg) for probe, legs in zip(probes, references, strict=True) if legs for leg in probe.rewritten
+    ]
+    legs = [leg for group in references for leg in group] + [leg for probe in probes for leg in probe.rewritten]
+    legs += [leg for pair in missed_then_hit for leg in pair]
+    same = _gaps((one.observation, other.observation) for one, other in read_again)
+    apart = _gaps([*((one.observation, other.observation) for one, other in rewritten), *others])
+    distances = [*same, *apart]
     return NoiseFloor(
         pairs=len(distances),
         p50=statistics.median(distances) if distances else None,
         max=max(distances) if distances else None,
-        quantum=logit_quantum(tuple(seen)),
+        quantum=logit_quantum(tuple(leg.observation for leg in legs)),
+        apart=len(apart),
     )
+
+
+def _gaps(pairs: Iterable[tuple[Observation, Observation]]) -> list[float]:
+    """Distances in nats, where there are any."""
+    return [nats for one, other in pairs if (nats := distance(one, other).nats) is not None]

@@ -85,12 +85,17 @@ def fewest_legs(*, alpha: float) -> int:
     return next(legs for legs in itertools.count(2) if 2 / math.comb(2 * legs, legs) <= alpha)
 
 
-@functools.lru_cache(maxsize=256)  # of a few figures, in every one of thousands of judged runs
-def chance_of_as_many(units: int, *, of: int, rate: float) -> float:
-    """The probability that at least so many of independent units exceed what each exceeds with this rate at most.
+def chance_of_as_many(units: int, *, of: int, beside: int) -> float:
+    """The probability that so many of the units, and none of the clean ones beside them, exceed a bound by chance.
 
-    Source: the upper tail of the binomial distribution.
+    Where all are alike, which of them exceed is arbitrary: every choice of as many is as likely, however often noise
+    makes any exceed.
+
+    Args:
+        units: that exceed.
+        of: units that were looked at.
+        beside: clean ones, none of which exceeds; with none there is nothing to tell chance by.
+
+    Source: the hypergeometric distribution, at its end.
     """
-    from scipy.stats import binom
-
-    return float(binom.sf(units - 1, of, rate))
+    return math.comb(of, units) / math.comb(of + beside, units)

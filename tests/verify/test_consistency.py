@@ -17,15 +17,16 @@ from kvrelease.verify.consistency import (
     widened,
 )
 from kvrelease.verify.evidence import ProbeEvidence
+from kvrelease.verify.judge import judge
 from kvrelease.verify.noise import NoiseFloor, noise_floor
 from kvrelease.verify.repeats import LEGS_THAT_CLEAR, REPEATS
 from tests.verify.builders import BASE, leg, observation, probe, repeats, stale_probe
-from tests.verify.simulation import Noise, batches, bursty, gaussian, quiet, rates, rounded
+from tests.verify.simulation import Noise, batches, bursty, gaussian, observed_run, quiet, rates, rounded
 
-QUIET = NoiseFloor(pairs=40, p50=0.0, max=0.0, quantum=0.01)
-NOISY = NoiseFloor(pairs=40, p50=0.01, max=0.02, quantum=0.01)
+QUIET = NoiseFloor(pairs=40, p50=0.0, max=0.0, quantum=0.01, apart=40)
+NOISY = NoiseFloor(pairs=40, p50=0.01, max=0.02, quantum=0.01, apart=40)
 UNMEASURED = NoiseFloor(pairs=0, p50=None, max=None, quantum=0.01)
-BF16 = NoiseFloor(pairs=40, p50=0.0, max=0.0, quantum=0.125)
+BF16 = NoiseFloor(pairs=40, p50=0.0, max=0.0, quantum=0.125, apart=40)
 
 # One candidate, one step of 0.125 beside.
 ONE_QUANTUM = [0.125, *(0.0 for _ in BASE[1:])]
@@ -132,10 +133,10 @@ def test_a_difference_as_small_as_other_company_makes_is_no_proof_under_one_pref
     assert verdicts(stale_probe(shift=2 * (WRITTEN_APART_NATS + 0.005))) == [ProbeVerdict.STALE]
 
 
-def test_a_small_difference_proves_more_the_more_clean_pairs_there_are() -> None:
+def test_a_small_difference_proves_more_the_more_entries_were_written_apart() -> None:
     small = [stale_probe(f"p{number}", 0.04, prefix=f"d{number}") for number in range(2)]
     beside = [probe(f"c{number}", prefix=f"e{number}") for number in range(2)]
-    few, many = (NoiseFloor(pairs=pairs, p50=0.0, max=0.0, quantum=0.01) for pairs in (40, 400))
+    few, many = (NoiseFloor(pairs=400, p50=0.0, max=0.0, quantum=0.01, apart=apart) for apart in (8, 150))
     assert verdicts(*small, *beside, floor=few)[:2] == [ProbeVerdict.SUSPECT] * 2
     assert verdicts(*small, *beside, floor=many)[:2] == [ProbeVerdict.STALE] * 2
 
@@ -179,6 +180,14 @@ RUNS = 25  # in 4,200 clean runs of 14 such models, run by hand, none failed
 )
 def test_clean_noisy_engines_never_fail(noise: Noise) -> None:
     assert rates(RUNS, noise=noise)[Verdict.FAIL] == 0.0
+
+
+@pytest.mark.parametrize("seed", [45, 49, 117, 147, 218, 280])
+def test_entries_of_another_kernel_are_no_proof_though_pairs_of_one_entry_agree(seed: int) -> None:
+    # No entry that was written once more came from that kernel; in these runs users' did, under all three prefixes.
+    report = judge(observed_run(seed, noise=quiet, written=batches(0.02)))
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert report.noise_floor.apart == 8
 
 
 @pytest.mark.parametrize("noise", [quiet, gaussian(0.005), batches(0.02)], ids=["quiet", "gaussian", "batches"])

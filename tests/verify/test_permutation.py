@@ -82,9 +82,7 @@ def test_how_many_legs_a_proof_takes() -> None:
     assert [fewest_legs(alpha=alpha) for alpha in (0.05, 0.001, 0.001 / 6)] == [4, 7, 8]
 
 
-def test_the_chance_of_as_many_is_the_binomial_tail() -> None:
-    assert chance_of_as_many(2, of=3, rate=0.1) == pytest.approx(3 * 0.01 * 0.9 + 0.001)
-    assert chance_of_as_many(0, of=3, rate=0.1) == 1.0
-    assert chance_of_as_many(3, of=12, rate=1 / 41) == pytest.approx(
-        float(stats.binomtest(3, 12, 1 / 41, alternative="greater").pvalue)
-    )
+@pytest.mark.parametrize(("units", "of", "beside"), [(0, 3, 8), (3, 3, 8), (2, 12, 8), (5, 5, 8), (3, 3, 0)])
+def test_the_chance_of_as_many_is_that_of_drawing_no_clean_one(units: int, of: int, beside: int) -> None:
+    expected = stats.hypergeom.pmf(units, of + beside, of, units)
+    assert chance_of_as_many(units, of=of, beside=beside) == pytest.approx(float(expected))
