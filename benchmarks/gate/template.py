@@ -11,7 +11,7 @@ import msgspec
 from kvrelease.binding.observe import Leg
 from kvrelease.verify.evidence import Evidence
 
-# Of the real run: more than are written once more, and than there are shared prefixes. Its prompts are short, as all
+# Of the real run: more than are written once more, and than there are shared prefixes. Its prompts are short ones: all
 # that is kept of them is how many requests they took.
 REAL_PROBES = 12
 REAL_PROMPTS = "prompts/demo.yaml"
