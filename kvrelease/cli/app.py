@@ -114,6 +114,8 @@ def _invoke(argv: list[str]) -> int:
 
 
 def _command(argv: list[str]) -> str:
-    from kvrelease.cli.program import command_names  # noqa: PLC0415
+    from kvrelease.cli.program import command_names, group_names  # noqa: PLC0415
 
-    return f"{argv[0]} " if argv and argv[0] in {*command_names(), "prompts"} else ""
+    if argv[:1] == ["prompts"]:
+        return " ".join(argv[: 1 + (len(argv) > 1 and argv[1] in {*group_names("prompts")})]) + " "
+    return f"{argv[0]} " if argv and argv[0] in command_names() else ""

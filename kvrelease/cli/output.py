@@ -122,7 +122,7 @@ def deliver(
             say_error(error)
             code = worst((code, error.exit_code))
         else:
-            if code in (ExitCode.FAILED, ExitCode.INCONCLUSIVE):
+            if code is not ExitCode.OK:
                 say(_in_one_line(page(), output))
             return code
     try:

@@ -49,6 +49,12 @@ def command_names() -> tuple[str, ...]:
     return tuple(command.callback.__name__ for command in application.registered_commands if command.callback)
 
 
+def group_names(group: str) -> tuple[str, ...]:
+    """Names of the commands of a group."""
+    found = next(one.typer_instance for one in application.registered_groups if one.typer_instance.info.name == group)
+    return tuple(command.callback.__name__ for command in found.registered_commands if command.callback)
+
+
 def default_map(defaults: Mapping[str, object]) -> dict[str, Mapping[str, object]]:
     """The configuration's values for each command's options.
 

@@ -165,7 +165,10 @@ def refusal(reply: Reply, *, redactor: Redactor, body: JsonObject | None = None)
         )
     if reply.status in (401, 403):
         # Servers repeat keys here, masked at best: their words are left out.
-        hint = "pass the key by --api-key-env NAME; the key is never shown"
+        hint = (
+            "pass the key by --api-key-env NAME; where it was passed, it is another server's, or has expired; the "
+            "key is never shown"
+        )
         return Refused(f"{start}: it wants other credentials", status=reply.status, hint=hint, may_have_run=has_run)
     if looks_like_html(reply.data, reply.headers):
         hint = "the URL leads to a web page or a gateway, not to the engine's API"

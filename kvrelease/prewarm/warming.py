@@ -109,6 +109,7 @@ class Warming:
         self._fault = fault
         self._was_asked_to_flush = False
         self._ended_by: str | None = None
+        self._refused_tokens: int | None = None
         self._spent_tokens = 0
         self._given_tokens = 0
         self._least_tokens = 0
@@ -277,7 +278,7 @@ class Warming:
         budget = self._terms.budget_tokens
         if budget is not None and self._spent_tokens + cost > budget:
             self._schedule.give_up(prompt_id)
-            self._ended_by = "the token budget"
+            self._ended_by, self._refused_tokens = "the token budget", cost
             return None
         self._spent_tokens += cost
         return prompt_id
@@ -440,5 +441,12 @@ class Warming:
             where=self.name,
             exit_code=0,
             message=f"{self._ended_by} ended after {answered} of {len(self.plan.order)} requests",
-            hint="run it again: what is resident is not computed twice",
+            hint=self._after_budget(),
         )
+
+    def _after_budget(self) -> str:
+        if self._sent.answered:
+            return "run it again: what is resident is not computed twice"
+        if self._refused_tokens is None:
+            return "raise --budget: nothing was sent before it ended"
+        return f"raise --budget-tokens: the next request computes {self._refused_tokens} tokens at least"

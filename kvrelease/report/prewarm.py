@@ -22,7 +22,7 @@ def prewarm_document(found: PrewarmReport) -> Document:
     if found.replicas:
         blocks.append(
             Table(
-                title="Replicas: tokens, hit rate before → after, time to first token (p50/p95 ms)",
+                title="Replicas: tokens, hit rate (foreign → asked again), time to first token (p50/p95 ms)",
                 columns=(
                     "replica",
                     "sent",
@@ -72,7 +72,7 @@ def plan_document(found: PrewarmPlan) -> Document:
     notes = [fault.shown for fault in found.faults]
     notes += [line for one in found.replicas for line in _skipped(one)]
     notes += [*_left_out(plan), *found.notes]
-    notes.append("nothing was generated: this is --dry-run")
+    notes.append("nothing of this plan was sent: this is --dry-run")
     blocks.append(Notes(title="Notes", lines=tuple(notes)))
     return Document(title=f"Plan of prewarming {found.release.name}", blocks=tuple(blocks))
 

@@ -28,7 +28,7 @@ _GOOD_UNTIL = {
     Volatility.DATE_TIME: "until that time changes",
     Volatility.CURRENT_DATE: "until that date or time changes",
     Volatility.TIMESTAMP: "until that time changes",
-    Volatility.TEMPLATE: "for no request, unless it is sent unfilled,",
+    Volatility.TEMPLATE: "for no request (unless it is sent unfilled)",
     Volatility.REQUEST_ID: "for the one request, session or user that has it",
 }
 
@@ -90,7 +90,7 @@ def _volatile(prompt_set: PromptSet) -> list[PromptsWarning]:
             code=WarningCode.VOLATILE_PREFIX,
             prompt_ids=finding.prompt_ids,
             message=f"{_VOLATILE_WORDS[finding.volatility]} at character {finding.character} of the prefix of "
-            f"{_named(finding.prompt_ids)}: what is warmed is good {_GOOD_UNTIL[finding.volatility]}, then nothing "
+            f"{_named(finding.prompt_ids)}: what is warmed is good {_GOOD_UNTIL[finding.volatility]}; then nothing "
             "behind it can be hit; move it to the prompt's end",
         )
         for finding in volatile_prefixes(prompt_set)
@@ -139,7 +139,10 @@ def _same_bodies(prompt_set: PromptSet) -> list[PromptsWarning]:
 def _nothing_shared(labels: Mapping[str, str]) -> list[PromptsWarning]:
     if len(labels) < 2 or set(labels.values()) != {UNSHARED}:
         return []
-    message = "no two prompts share a prefix: only exact repeats can hit, and a probe says nothing of other traffic"
+    message = (
+        "no two prompts of the set begin alike (a set that was chosen may have one for each prefix): whether traffic "
+        "does, the set does not show"
+    )
     return [PromptsWarning(code=WarningCode.NOTHING_SHARED, prompt_ids=(), message=message)]
 
 

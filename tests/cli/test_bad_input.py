@@ -253,3 +253,9 @@ def test_the_in_process_engine_asks_no_server(kv: Kv, releases: Releases) -> Non
     )
     assert result.code == 4, result.err  # the prompts do not fit this release; nobody was asked
     assert "http://127.0.0.1:1 is not used" in result.err
+
+
+def test_a_usage_error_of_a_grouped_command_leads_to_its_own_help(kv: Kv) -> None:
+    wrong = kv("prompts", "select", "log.jsonl", "--requests", "0")
+    assert wrong.code == 2
+    assert "kvrelease prompts select --help" in wrong.err

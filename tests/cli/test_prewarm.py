@@ -128,6 +128,21 @@ def test_a_dry_run_prints_the_plan_and_its_cost_and_generates_nothing(
 
 
 @pytest.mark.usefixtures("prompt_set")
+def test_a_rate_without_a_dry_run_is_refused_for_it_limits_nothing(kv: Kv, releases: Releases) -> None:
+    refused = kv(*arguments(releases, "http://127.0.0.1:9"), "--rate", "100")
+    assert refused.code == 2
+    assert "it limits nothing" in refused.err
+
+
+@pytest.mark.usefixtures("prompt_set")
+def test_whatever_ends_a_run_whose_report_goes_to_a_file_the_log_has_the_verdict(kv: Kv, releases: Releases) -> None:
+    with ScriptedEngine(release="new") as engine:
+        found = kv(*arguments(releases, engine.url, "http://127.0.0.1:9"), "-o", "r.json")
+    assert found.code == 5
+    assert "could not be asked: http://127.0.0.1:9; the other one is warm Written to r.json" in found.err
+
+
+@pytest.mark.usefixtures("prompt_set")
 def test_a_dry_run_leaves_nothing_behind_and_holds_up_nobody(kv: Kv, releases: Releases, workdir: Path) -> None:
     with ScriptedEngine(release="new") as engine:
         assert kv(*arguments(releases, engine.url), "--dry-run").code == 0

@@ -699,3 +699,14 @@ def test_a_budget_of_tokens_ends_the_plan_before_it_is_exceeded() -> None:
         assert report.verdict is Verdict.INCONCLUSIVE
         assert "the token budget ended after" in report.reason
         assert 0 < (found.computed_tokens or 0) <= 300
+
+
+def test_a_budget_that_no_request_fits_is_said_to_be_too_small_and_not_to_be_run_again() -> None:
+    with ScriptedEngine(release="new") as engine:
+        fault = only(warmed(engine, budget_tokens=5)).fault
+        assert fault is not None
+        hint = fault.hint or ""
+        assert "raise --budget-tokens: the next request computes" in hint
+        assert "run it again" not in hint
+        least = int("".join(filter(str.isdigit, hint)))
+        assert only(warmed(engine, budget_tokens=least)).sent == 1

@@ -26,6 +26,7 @@ _COST = "Cost"
 
 
 def prewarm(
+    context: typer.Context,
     *,
     release: options.ReleaseOption = None,
     prompts: options.PromptsOption = None,
@@ -100,7 +101,7 @@ def prewarm(
         bool,
         typer.Option(
             "--dry-run",
-            help="Print the plan and its cost for each replica and key space; generate nothing.",
+            help="Print the plan and its cost for each replica and key space; send nothing of it.",
             rich_help_panel=_COST,
         ),
     ] = False,
@@ -210,6 +211,11 @@ def prewarm(
     from kvrelease.report.prewarm import plan_document, prewarm_document
 
     choose_format(form, output)
+    if not dry_run and options.is_typed(context, "rate"):
+        raise UsageError(
+            "--rate says what a replica computes, for the seconds of --dry-run; it limits nothing",
+            hint="add --dry-run, or limit what is sent with --concurrency",
+        )
     if journal is not None and no_journal:
         raise UsageError("--journal and --no-journal exclude each other")
     config = session.configuration()
