@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from kvrelease.engines.base import Observation
+from kvrelease.verify.calibration import FOREIGN_BOUND_NATS
 from kvrelease.verify.distance import Distance, distance
 from kvrelease.verify.evidence import ProbeEvidence
 from kvrelease.verify.noise import NoiseFloor
@@ -185,6 +186,7 @@ class _Strength(enum.Enum):
     UNREPEATED = "suspect, not repeated"
     FLEETING = "above the noise floor in some legs and not in others"
     GROUNDLESS = "reproduced, but no clean pair tells how large noise is here"
+    UNLIKE = "reproduced, but production hits where every clean leg missed, and hits may differ from misses by as much"
     REPRODUCED = "reproduced, and too small under too few prefixes to be told from how an entry was written"
     PROVEN = "reproduced, beyond noise"
 
@@ -215,7 +217,18 @@ def _weighed(probe: ProbeEvidence, floor: NoiseFloor) -> _Weighed:
         return _Weighed(strength=_Strength.UNREPEATED, distances=found)
     again = repeats_result(probe.repeats, threshold=threshold)
     strength = _strength_of_repeats(again, floor, needs_floor=any(one.nats is not None for one in found))
+    if strength in (_Strength.PROVEN, _Strength.REPRODUCED) and _is_unlike(probe) and again.excess < FOREIGN_BOUND_NATS:
+        strength = _Strength.UNLIKE
     return _Weighed(strength=strength, distances=found, again=again)
+
+
+def _is_unlike(probe: ProbeEvidence) -> bool:
+    """Whether hits of production stand against clean legs that should have hit, and missed.
+
+    Where the isolation has no clean hits, the floor has hits against misses of unique prompts instead.
+    """
+    hits = any(leg.cached_tokens for leg in probe.repeats.production)
+    return hits and bool(probe.clean) and all(leg.cached_tokens == 0 for leg in probe.repeats.clean)
 
 
 def _strength_of_repeats(again: RepeatsResult, floor: NoiseFloor, *, needs_floor: bool) -> _Strength:
@@ -270,6 +283,7 @@ _VERDICTS = {
     _Strength.UNREPEATED: ProbeVerdict.SUSPECT,
     _Strength.FLEETING: ProbeVerdict.SUSPECT,
     _Strength.GROUNDLESS: ProbeVerdict.SUSPECT,
+    _Strength.UNLIKE: ProbeVerdict.SUSPECT,
     _Strength.REPRODUCED: ProbeVerdict.SUSPECT,
     _Strength.PROVEN: ProbeVerdict.STALE,
 }

@@ -110,6 +110,28 @@ def test_like_is_compared_with_like() -> None:
     assert verdicts(no_cold) == [ProbeVerdict.UNJUDGED]
 
 
+@pytest.mark.parametrize(
+    ("nats", "clean_hits", "expected"),
+    [(0.2, 0, ProbeVerdict.SUSPECT), (0.2, 64, ProbeVerdict.STALE), (0.8, 0, ProbeVerdict.STALE)],
+)
+def test_hits_that_stand_against_misses_prove_only_what_no_cached_format_explains(
+    nats: float, clean_hits: int, expected: ProbeVerdict
+) -> None:
+    clean = leg(cached=clean_hits)
+    probes = [
+        probe(
+            f"p{number}",
+            prefix=f"desk-{number}",
+            production=[leg(nats)],
+            cold=leg(cached=0),
+            clean=[clean],
+            repeats=repeats(*[leg(nats)] * REPEATS, clean=[clean] * REPEATS),
+        )
+        for number in range(3)
+    ]
+    assert verdicts(*probes) == [expected] * 3
+
+
 def test_one_quantum_is_no_proof_under_one_prefix_and_is_under_three() -> None:
     weak = [stale_probe(f"p{number}", ONE_QUANTUM, prefix=f"d{number}") for number in range(3)]
     assert verdicts(weak[0], probe("p9"), floor=BF16) == [ProbeVerdict.SUSPECT, ProbeVerdict.CLEAN]
