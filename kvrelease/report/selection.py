@@ -84,6 +84,11 @@ def _expected(found: Selection) -> str:
     """Of the held-out traffic where there is some: on what it was chosen from, any set looks better than it is."""
     if found.held_out is None:
         return f"{share(found.chosen_from.hit_rate)} of the traffic it was chosen from; nothing was held out"
+    if not found.held_out.requests:
+        return (
+            f"{share(found.chosen_from.hit_rate)} of the traffic it was chosen from; so few requests that none was "
+            "drawn to be held out (another --seed, a larger --holdout, or a longer log)"
+        )
     return (
         f"{share(found.held_out.hit_rate)} of held-out {found.unit}, by this set alone; "
         f"without a budget {share(found.held_out.ceiling)}"

@@ -41,7 +41,7 @@ class LogCheck:
         self._weight = 0.0
         self._times: tuple[float, float] | None = None
         self._longest = 0
-        self._openings: dict[tuple[str, str, str], tuple[float, int]] = {}
+        self._openings: dict[str, tuple[float, int]] = {}
         self._key_spaces: dict[tuple[str, str], float] = {}
         self._is_cut = False
         self._volatile = _Findings()
@@ -76,7 +76,7 @@ class LogCheck:
             return
         self._counts[request.kind] += 1
         self._counts["with_images"] += bool(images_of(request.body))
-        self._add_opening(request.body, request.kind, space=space, weight=request.weight, place=str(request.place))
+        self._add_opening(request.body, request.kind, weight=request.weight, place=str(request.place))
         found = sensitive_in(request.body, kind=request.kind)
         if found is None:
             self._counts["not_searched"] += 1
@@ -108,7 +108,7 @@ class LogCheck:
             openings=len(openings),
             top_openings=tuple(
                 Opening(digest=digest, requests=weight, characters=length)
-                for (_, _, digest), (weight, length) in openings[:SHOWN]
+                for digest, (weight, length) in openings[:SHOWN]
             ),
             key_spaces=len(spaces),
             top_key_spaces=tuple(
@@ -150,15 +150,13 @@ class LogCheck:
             unknown=self._counts["unknown_tokens"],
         )
 
-    def _add_opening(
-        self, body: JsonObject, kind: PromptKind, *, space: tuple[str, str], weight: float, place: str
-    ) -> None:
+    def _add_opening(self, body: JsonObject, kind: PromptKind, *, weight: float, place: str) -> None:
         opening = opening_text(body)
         if opening:
-            key = (*space, blake3.blake3(opening.encode()).hexdigest(length=8))
-            if self._has_room(len(self._openings), is_known=key in self._openings):
-                before, _ = self._openings.get(key, (0.0, 0))
-                self._openings[key] = (before + weight, len(opening))
+            digest = blake3.blake3(opening.encode()).hexdigest(length=8)
+            if self._has_room(len(self._openings), is_known=digest in self._openings):
+                before, _ = self._openings.get(digest, (0.0, 0))
+                self._openings[digest] = (before + weight, len(opening))
         head = head_of(body, kind=kind, opening=opening)
         name = blake3.blake3(head.encode()).digest(length=16)
         spots = self._heads.get(name)

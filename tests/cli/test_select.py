@@ -109,6 +109,7 @@ def test_a_damaged_line_stops_unless_it_may_be_left_out(kv: Kv, log: Path) -> No
     result = kv("prompts", "select", log)
     assert result.code == 4
     assert "line 151" in result.err
+    assert "--skip-damaged" in result.err
     assert "SECRET" not in result.err
     left_out = kv("prompts", "select", log, "--skip-damaged", "--format", "json")
     assert (left_out.code, json.loads(left_out.out)["damaged"]) == (0, 1)
@@ -184,3 +185,19 @@ def test_the_report_may_go_to_a_file(kv: Kv, log: Path, workdir: Path) -> None:
     result = kv("prompts", "select", log, "--report", "report.md", "-o", "set.jsonl")
     assert (result.code, result.out) == (0, "")
     assert (workdir / "report.md").read_text().startswith("#")
+
+
+def test_a_prompt_set_in_place_of_a_log_is_told_what_takes_it(kv: Kv, workdir: Path) -> None:
+    (workdir / "set.yaml").write_text("prompts:\n  - {id: a, user: Hello}\n")
+    refused = kv("prompts", "select", "set.yaml")
+    assert refused.code == 4
+    assert "kvrelease prewarm --prompts set.yaml" in refused.err
+
+
+def test_a_log_too_short_to_hold_anything_out_says_what_its_figure_is_of(kv: Kv, workdir: Path) -> None:
+    line = json.dumps({"messages": [{"role": "user", "content": words(random.Random(1), 90)}]}) + "\n"
+    (workdir / "short.jsonl").write_text(line * 3)
+    told = kv("prompts", "select", "short.jsonl", "--holdout", 0.001)
+    assert told.code == 0
+    assert "none was drawn to be held out" in " ".join(told.out.split())
+    assert "? of held-out" not in told.out

@@ -58,6 +58,13 @@ def test_what_a_log_holds(tmp_path: Path) -> None:
     assert not [word for word in ("SECRET", "ann@", "shop", "2026-01-02") if word in text]
 
 
+def test_one_system_prompt_of_several_models_and_tenants_is_one(tmp_path: Path) -> None:
+    lines = [chat_body("Hi", system=DESK, model=model, cache_salt=salt) for model in "ab" for salt in ("x", "y")]
+    report = checked(tmp_path, *lines)
+    assert (report.openings, report.key_spaces) == (1, 4)
+    assert [one.requests for one in report.top_openings] == [4.0]
+
+
 def test_what_is_told_apart_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_check, "MAX_DISTINCT", 2)
     lines = [chat_body("Hi", system=f"{DESK}{number}", model=f"m{number}") for number in (0, 1, 2, 0)]

@@ -10,7 +10,7 @@ import typer
 
 from kvrelease.cli import console, options
 from kvrelease.cli.output import choose_format, deliver, require_writable
-from kvrelease.errors import ExitCode, InputError, UsageError
+from kvrelease.errors import ExitCode, InputError, TrafficLogError, UsageError
 from kvrelease.workload.logs.log_format import LogFormat
 
 if TYPE_CHECKING:
@@ -123,6 +123,11 @@ def select(
     for option, path in (("--output", output), ("--report", report)):
         if path is not None and path.exists() and log.exists() and path.samefile(log):
             raise UsageError(f"{option} {path}: it is the log itself, and would be replaced", hint="name another file")
+    if log_format is None and log.suffix.lower() in (".yaml", ".yml"):
+        raise InputError(
+            f"selecting from the log {log}: it is YAML, as prompt sets are, and no log",
+            hint=f"kvrelease prewarm --prompts {log} takes a set as it is; kvrelease prompts check {log} looks at it",
+        )
     if output is not None:
         require_writable(output, option="--output")
         if output.suffix.lower() not in (".jsonl", ".ndjson"):
@@ -251,6 +256,12 @@ class _LogReading:
         def skip(_error: InputError) -> None:
             self.damaged += 1
 
+        def refuse(error: InputError) -> None:
+            raise TrafficLogError(
+                error.message,
+                hint=f"{error.hint or 'mend the record'}; or leave such records out, counted: --skip-damaged",
+            ) from error
+
         def pass_over(reason: "PassedOver") -> None:
             self.passed_over[reason.value] += 1
 
@@ -260,7 +271,7 @@ class _LogReading:
             self._path,
             source=str(self._path),
             format=self._format,
-            on_bad_line=skip if self._skips_damaged else None,
+            on_bad_line=skip if self._skips_damaged else refuse,
             on_passed_over=pass_over,
             progress=tell,
         )

@@ -51,7 +51,10 @@ def shape_of(path: Path, *, source: str, form: LogFormat | None) -> Shape:
     with LogFile(path, source=source) as file:
         head = file.read(_HEAD_BYTES)
     if not head.strip():
-        raise TrafficLogError(f"reading the log {source}: it holds no requests")
+        raise TrafficLogError(
+            f"reading the log {source}: it holds no requests",
+            hint="name the file that the gateway or the engine writes requests to; docs/logs.md lists the formats",
+        )
     is_array = head.lstrip().startswith(b"[")
     if form is not None:
         return Shape(form, is_array)
