@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from kvrelease.binding.deployment import Replica, prepare_all
-from kvrelease.binding.tokenising import SAMPLE
+from kvrelease.binding.tokenising import SAMPLE, TokenTable
 from kvrelease.binding.unready import ready_ones
-from kvrelease.engines.base import EngineClient
+from kvrelease.engines.base import EngineClient, Request, Route
+from kvrelease.errors import PromptTooLong
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from tests.engines.scripted import ScriptedEngine
 from tests.verify.deployments import deployment, prompts, with_clients
@@ -60,3 +63,14 @@ def test_prompts_stay_in_the_order_of_the_set() -> None:
         (replica,) = prepared([engine])
         assert replica.tokens is not None
         assert list(replica.tokens) == [prompt.id for prompt in prompts()]
+
+
+def test_replicas_of_one_context_share_the_table_of_what_fits_it() -> None:
+    requests = {name: Request(route=Route.COMPLETIONS, body={"prompt": name}) for name in ("long", "short")}
+    table = TokenTable(requests, {"long": (1,) * 9, "short": (1,) * 4}, left_out={})
+    assert table.within(10, max_tokens=1) is table
+    cut = table.within(9, max_tokens=1)
+    assert cut is table.within(9, max_tokens=1)
+    assert (list(cut.by_prompt), list(cut.left_out)) == (["short"], ["long"])
+    with pytest.raises(PromptTooLong, match="no prompt fits the context of 4 tokens"):
+        table.within(4, max_tokens=1)

@@ -7,7 +7,7 @@ import pytest
 from kvrelease.binding.observe import Witness
 from kvrelease.engines.base import Counters
 from kvrelease.prewarm.proof import Tally, foreign_of, is_likely_warm, percentiles, sample, second_witness, time_witness
-from kvrelease.prewarm.result import Percentiles, SecondWitness, TimeWitness
+from kvrelease.prewarm.result import Percentiles, SecondWitness, SlotResult, TimeWitness
 from tests.builders import leg
 
 
@@ -128,3 +128,10 @@ def test_percentiles_are_nearest_rank_in_milliseconds() -> None:
     assert percentiles([]) == Percentiles(p50=None, p95=None)
     assert percentiles([0.25]) == Percentiles(p50=250.0, p95=250.0)
     assert percentiles([n / 1000 for n in range(1, 21)]) == Percentiles(p50=10.0, p95=19.0)
+
+
+def test_a_slot_is_warm_where_all_of_its_prompt_that_can_be_cached_is() -> None:
+    told = ((96, 96, True), (95, 96, False), (None, 96, None), (96, None, None))
+    for cached, cacheable, is_warm in told:
+        slot = SlotResult(slot=0, prompt="p", cached_tokens=cached, cacheable_tokens=cacheable)
+        assert slot.is_warm is is_warm
