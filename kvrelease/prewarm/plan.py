@@ -42,7 +42,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         prompt_tokens: tokens of all of them, shared ones counted every time; None when the server does not tokenise.
         cacheable_tokens: of these, the most that hits can cover; None likewise.
         lower_bound_tokens: the fewest that an empty cache must compute to hold all blocks sent; with slots, what empty
-            ones compute in this order, each for itself; None likewise.
+            ones compute in this order, each for itself, which is less where the server fills one from host memory; None
+            likewise.
         sent_tokens: tokens of the prompts that are sent; None likewise.
         blocks_needed: different blocks of the prompts that are sent; None likewise.
         stated_block_tokens: the block size that the user states for an engine that does not tell it; else None.

@@ -82,12 +82,14 @@ def _where(namespace: str, key_space: str | None) -> tuple[tuple[str, str], ...]
 
 
 def _cost(plan: Plan) -> tuple[tuple[str, str], ...]:
+    # What a slot lacks the server may fill from host memory: the plan's figure is then the most.
+    bound = "at least" if plan.control_slot is None else "up to"
     room = f", {number(plan.head_room_blocks)} of them kept free" if plan.head_room_blocks else ""
     return (
         (
             "plan",
             f"{plan.prompts} prompts, {number(plan.prompt_tokens)} tokens, {number(plan.cacheable_tokens)} "
-            f"cacheable; {len(plan.order)} requests, at least {number(plan.lower_bound_tokens)} tokens to compute",
+            f"cacheable; {len(plan.order)} requests, {bound} {number(plan.lower_bound_tokens)} tokens to compute",
         ),
         ("blocks", f"{number(plan.blocks_needed)} needed, {number(plan.blocks_available)} available{room}"),
     )

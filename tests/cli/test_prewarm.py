@@ -128,6 +128,15 @@ def test_a_dry_run_prints_the_plan_and_its_cost_and_generates_nothing(
 
 
 @pytest.mark.usefixtures("prompt_set")
+def test_a_key_space_that_nobody_declared_is_told(kv: Kv, releases: Releases, workdir: Path) -> None:
+    asked = (*arguments(releases, "http://127.0.0.1:9"), "--dry-run")
+    assert "unsalted keys are warmed" in kv(*asked).err
+    assert "unsalted keys are warmed" not in kv(*asked, "--namespace", "none").err
+    (workdir / "kvrelease.yaml").write_text("production: {salt: release}\n")
+    assert "unsalted keys are warmed" not in kv(*asked).err
+
+
+@pytest.mark.usefixtures("prompt_set")
 def test_a_rate_without_a_dry_run_is_refused_for_it_limits_nothing(kv: Kv, releases: Releases) -> None:
     refused = kv(*arguments(releases, "http://127.0.0.1:9"), "--rate", "100")
     assert refused.code == 2

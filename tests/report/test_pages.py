@@ -150,3 +150,9 @@ def test_a_share_of_changed_elements_is_never_rounded_to_zero(changed: float | N
     moved = next(drift for drift in builders.diff_with_drift().drift if drift.status is DriftStatus.MEASURED)
     page = render_text(page_of(builders.diff(drift=(msgspec.structs.replace(moved, changed=changed),))))
     assert page.count(f"  {shown}\n") == 1
+
+
+@pytest.mark.parametrize(("slot", "words"), [(None, "at least 2,885 tokens"), (0, "up to 2,885 tokens")])
+def test_a_plan_for_slots_says_the_most_that_they_compute(slot: int | None, words: str) -> None:
+    page = render_text(page_of(builders.prewarm(plan=builders.plan(control_slot=slot))))
+    assert words in " ".join(page.split())
