@@ -151,7 +151,7 @@ async def prewarm(
         replicas=tuple(_with_own_plan(one, plan) for one in results),
         limits=limits,
         interrupted=interruption.happened,
-        notes=_notes(results, plan),
+        notes=(*_named_twice(replicas, results), *_notes(results, plan)),
         faults=(
             *(one.fault for one in unready),
             *(one.fault for one in results if one.fault),
@@ -262,6 +262,20 @@ def _with_own_plan(one: ReplicaResult, plan: Plan) -> ReplicaResult:
     """The result without its plan where that is the report's."""
     is_same = one.plan is plan or one.plan == plan
     return msgspec.structs.replace(one, plan=None) if is_same else one
+
+
+def _named_twice(replicas: Sequence[Replica], results: Sequence[ReplicaResult]) -> Iterator[str]:
+    """Of a replica that is dirty, another one of this run that tells the same process: it may be the same engine."""
+    for replica, found in zip(replicas, results, strict=True):
+        process = replica.identity.process
+        if not found.foreign_tokens or process is None or found.rank is not None:
+            continue
+        twins = [one.identity.shown for one in replicas if one is not replica and one.identity.process == process]
+        if twins:
+            yield (
+                f"{found.shown} tells the same process as {', '.join(twins)}: where that is one engine by two URLs, "
+                "each took the other's entries for foreign ones; name it once"
+            )
 
 
 def _notes(results: Sequence[ReplicaResult], plan: Plan) -> tuple[str, ...]:

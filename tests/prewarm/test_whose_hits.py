@@ -113,6 +113,24 @@ def test_an_engine_that_is_named_by_another_url_knows_its_own_entries(kind: Engi
     assert (by_name.verdict, again.verdict) == (Verdict.PASS, Verdict.PASS), (by_name.reason, again.reason)
 
 
+def test_one_engine_that_is_named_twice_in_a_run_is_told_as_what_may_be_the_cause() -> None:
+    class ByName(ScriptedEngine):
+        """Reached by two names."""
+
+        names = ("127.0.0.1", "localhost")
+
+        @property
+        def url(self) -> str:
+            first, *rest = self.names
+            type(self).names = (*rest, first)
+            return f"http://{first}:{self.port}"
+
+    with ByName(release="new") as engine:
+        report = warmed(engine, engine)
+    assert report.verdict is Verdict.FAIL
+    assert any("tells the same process as" in note and "name it once" in note for note in report.notes)
+
+
 def test_two_replicas_of_one_run_that_started_in_one_moment_are_two() -> None:
     with ScriptedEngine(release="new") as one, ScriptedEngine(release="new") as two, Ledger(IN_MEMORY) as ledger:
         assert one.started == two.started
