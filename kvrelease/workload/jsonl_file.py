@@ -1,7 +1,8 @@
 """Prompt sets as JSONL: one OpenAI body a line, as request logs hold them.
 
-A line is a body with optional `id` and `weight` beside the body's own keys, or `{"id", "weight", "prefix", "salt",
-"body"}`. A body's `cache_salt` or `extra_key` is its tenant's salt, and no part of the prompt.
+A line is a body with optional `id`, `weight` and `timestamp` (a log's own, left out) beside the body's own keys, or
+`{"id", "weight", "prefix", "salt", "body"}`. A body's `cache_salt` or `extra_key` is its tenant's salt, and no part of
+the prompt.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from kvrelease.workload.logs.openai import BODIES
 from kvrelease.workload.place import Place, did_you_mean, quoted
 
 _WRAPPED_KEYS = frozenset({"id", "weight", "prefix", "salt", "body"})
+_BESIDE = frozenset({"id", "weight", "timestamp"})  # no field of any body that engines know
 
 
 def read_jsonl(text: str, *, source: str) -> list[Entry]:
@@ -51,7 +53,7 @@ def _read_line(line: str, *, place: Place) -> Entry:
                 hint="write `cache_salt`, as clients send it, or put the body under `body`",
             )
         label = own = None
-        body = as_object({k: v for k, v in value.items() if k not in ("id", "weight")}, place=place, path="body")
+        body = as_object({k: v for k, v in value.items() if k not in _BESIDE}, place=place, path="body")
     body, salt = take_salt(body, place=place, beside=own)
     return Entry(
         place=place,

@@ -20,6 +20,11 @@ def test_a_line_is_a_body_with_id_and_weight_beside_its_keys(tmp_path: Path) -> 
     )
 
 
+def test_the_time_at_which_a_log_saw_a_body_is_not_sent_to_the_engine(tmp_path: Path) -> None:
+    text = HELLO + ', "timestamp": 1790000030}\n'
+    assert load_text(tmp_path, text, name="x.jsonl").prompts[0].body == chat_body("Hello")
+
+
 def test_a_line_may_keep_the_body_apart(tmp_path: Path) -> None:
     text = '{"id": "a", "weight": 3, "prefix": "system:desk", "body": {"prompt": "Once", "id": "kept"}}'
     assert load_text(tmp_path, text, name="x.jsonl").prompts == (
