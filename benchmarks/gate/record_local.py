@@ -114,7 +114,12 @@ class LocalRecording:
                         exact=exact[prompt.id],
                     )
                 )
-        about = {"noise": str(noise), "entries": str(ENTRIES), "reads": str(LOCAL_READS), "engine": await _version(new)}
+        about = {
+            "noise": str(msgspec.structs.replace(noise, seed=SEED + list(LOCAL_LEVELS).index(level))),
+            "entries": str(ENTRIES),
+            "reads": str(LOCAL_READS),
+            "engine": await _version(new),
+        }
         save(writer.pool(engine="local", level=level, release=name, about=about, prompts=tuple(prompts)), folder)
 
     async def _pooled(

@@ -250,7 +250,7 @@ def svg(cells: Sequence[Cell]) -> str:
     panels = list(dict.fromkeys((cell.engine, cell.level) for cell in stale))
     releases = sorted({cell.release for cell in stale})
     group = len(releases) * (BAR + GAP) + GROUP_GAP
-    width = LEFT + group * len(STALE_SHARES) + 20
+    width = max(LEFT + group * len(STALE_SHARES) + 20, LEFT + 110 * len(COLOURS))
     height = TOP + len(panels) * (HEIGHT + PANEL_GAP) + 24
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
