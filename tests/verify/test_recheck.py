@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from kvrelease.verify.evidence import Evidence, Limits
 from kvrelease.verify.judge import VerifyReport, judge
 from kvrelease.verify.next_step import Action
 from kvrelease.verify.recheck import Cause
-from tests.engines.scripted import ScriptedEngine
+from tests.engines.scripted import Generation, ScriptedEngine
 from tests.verify.deployments import deployment, observed, prompts, serve_users, verified, warmed
 
 SMALL = prompts(per_desk=1, desks=("returns",))
@@ -71,21 +71,25 @@ def test_where_nobody_permits_it_nothing_is_emptied_and_the_report_says_what_it_
     assert "--allow-flush" in only(report).cause.why
 
 
+class TwoBehindOneAddress(ScriptedEngine):
+    """A route by salt: what has none goes to a server that still runs the old weights."""
+
+    is_mended = False
+
+    def generate(self, prompt: Sequence[int], body: dict[str, Any]) -> Generation:
+        self.release = "new" if body.get("cache_salt") or self.is_mended else "old"
+        return super().generate(prompt, body)
+
+
 def test_still_different_over_an_emptied_cache_is_the_model_s_fault(ledger: Ledger) -> None:
-    """A second, clean engine tells what neither salts nor bypasses of an engine with other weights can."""
-    with (
-        ScriptedEngine(release="old", strength_nats=3.0, ignores_salt=True, honours_bypass=False) as engine,
-        ScriptedEngine(release="new", strength_nats=3.0) as reference,
-    ):
+    with TwoBehindOneAddress(release="old", strength_nats=3.0) as engine:
         serve_users(engine, prompt_set=SMALL)
-        report = verified(
-            engine, deployed=UNSALTED, limits=LIMITS, ledger=ledger, reference=reference, allows_flush=True
-        )
-        assert report.verdict is Verdict.FAIL
+        report = verified(engine, deployed=UNSALTED, limits=LIMITS, ledger=ledger, allows_flush=True)
+        assert report.verdict is Verdict.FAIL, report.reason
         assert only(report).cause.cause is Cause.MODEL
         assert [step.action for step in only(report).next_steps] == [Action.LOAD]
         # What other weights computed explains no later hit.
-        engine.reload("new")
+        engine.is_mended = True
         assert warmed(engine, deployed=UNSALTED, ledger=ledger).verdict is Verdict.FAIL
 
 
