@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import difflib
 import re
 import shlex
 
@@ -14,6 +15,11 @@ from kvrelease.binding.settings import BindingSettings
 from kvrelease.errors import DamagedFile, InputError, UsageError
 from kvrelease.ledger.records import Event, NamespaceRecord
 from kvrelease.ledger.store import Ledger
+
+# Words that a key space may be, and how like one a text of letters alone is that is taken for a slip of the keyboard: a
+# letter less, a letter more, two of seven swapped.
+_WORDS = ("none", "release")
+_MISSPELT = 0.85
 
 _KV_NAME = re.compile(r"kv1-[a-z2-7]{32}\Z")
 
@@ -109,6 +115,12 @@ def salt_of(choice: str, *, namespace: str | None) -> str | None:
             raise UsageError(
                 f"the key space {text!r} is no salt: production.salt and --namespace take none, release, or a text",
                 hint="write none or release in lower case and without blanks",
+            )
+        case text if text.isalpha() and (close := difflib.get_close_matches(text, _WORDS, n=1, cutoff=_MISSPELT)):
+            raise UsageError(
+                f"the key space {text!r} is taken for a misspelt {close[0]!r}: as a salt of its own it would be one "
+                "that hardly any user sends",
+                hint=f"write {close[0]}, or a salt that is less like it",
             )
         case text:
             return text

@@ -96,12 +96,24 @@ def _praise(replicas: Sequence[ReplicaResult], *, plan: Plan) -> str:
     worst = max((one.plan or plan for one in replicas), key=lambda own: len(own.without_slot))
     most = max((one.skipped for one in replicas), key=len)
     left_out = f"; as far as --max-error-rate allows, {told(most)}" if most else ""
+    left_out += _cold_for_capacity(max((one.plan or plan for one in replicas), key=lambda own: len(own.dropped)))
     if not worst.without_slot:
         return f"foreign hits 0; asked again, {rate} of the cacheable tokens hit{left_out}"
     return (
         f"foreign hits 0; asked again, {rate} of the cacheable tokens of what stays in slots hit; "
         f"{len(worst.without_slot)} of {len(worst.order)} prompts sent have no slot of their own and were not asked"
         f"{left_out}"
+    )
+
+
+def _cold_for_capacity(plan: Plan) -> str:
+    """What the cache has no room for; empty where it holds the set."""
+    if not plan.dropped:
+        return ""
+    every = len(plan.order) + len(plan.dropped)
+    cold = f". {len(plan.dropped)} of {every} prompts do not fit the cache and stay cold"
+    return cold + (
+        "" if plan.expected_hit_rate is None else f": expect {plan.expected_hit_rate:.0%} of this set's traffic to hit"
     )
 
 

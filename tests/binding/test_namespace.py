@@ -43,7 +43,14 @@ def test_a_kv_name_that_was_tampered_with_is_a_damaged_file(kv_name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("choice", "salt"), [("none", None), ("release", NAMESPACE), ("team-7", "team-7"), ("nonesuch", "nonesuch")]
+    ("choice", "salt"),
+    [
+        ("none", None),
+        ("release", NAMESPACE),
+        ("team-7", "team-7"),
+        ("nonesuch", "nonesuch"),
+        ("release-1", "release-1"),
+    ],
 )
 def test_a_key_space_is_none_the_releases_own_or_a_text(choice: str, salt: str | None) -> None:
     assert salt_of(choice, namespace=NAMESPACE) == salt
@@ -53,6 +60,12 @@ def test_a_key_space_is_none_the_releases_own_or_a_text(choice: str, salt: str |
 def test_a_misspelt_key_space_is_refused_because_probing_it_would_prove_nothing(choice: str) -> None:
     with pytest.raises(UsageError, match="no salt"):
         salt_of(choice, namespace=NAMESPACE)
+
+
+@pytest.mark.parametrize(("slip", "meant"), [("relase", "release"), ("relaese", "release"), ("non", "none")])
+def test_a_slip_of_the_keyboard_is_no_salt_that_users_send(slip: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"misspelt '{meant}'"):
+        salt_of(slip, namespace=NAMESPACE)
 
 
 def test_the_releases_own_key_space_needs_a_release() -> None:

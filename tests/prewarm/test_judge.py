@@ -63,6 +63,13 @@ def test_a_clean_warm_replica_passes() -> None:
     assert verdict(WARM) == (Verdict.PASS, "foreign hits 0; asked again, 100% of the cacheable tokens hit")
 
 
+def test_a_pass_says_what_the_cache_has_no_room_for() -> None:
+    small = msgspec.structs.replace(PLAN, dropped=tuple(f"p{number}" for number in range(19)), expected_hit_rate=0.06)
+    found, reason = verdict(changed(plan=small))
+    assert found is Verdict.PASS
+    assert f"19 of {19 + len(PLAN.order)} prompts do not fit the cache and stay cold: expect 6% of this set" in reason
+
+
 def test_a_foreign_hit_fails_and_says_what_to_do() -> None:
     found, reason = verdict(WARM, changed(foreign_tokens=80))
     assert found is Verdict.FAIL
