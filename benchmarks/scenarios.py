@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
         directory = Path(place)
         prompts = write_dozen(directory / "dozen.yaml")
         pair = installed_pair()
-        for engine, name, perform in _scenarios(pair, prompts, directory, engine=options.engine, only=options.only):
+        for engine, name, perform in _scenarios(pair, directory, engine=options.engine, only=options.only):
             found = {
                 stale: [
                     _performed(perform, pair, prompts, directory, stale=stale, name=f"{engine} {name} {turn}")
@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _scenarios(
-    pair: Pair, prompts: Path, directory: Path, *, engine: str | None, only: str | None
+    pair: Pair, directory: Path, *, engine: str | None, only: str | None
 ) -> Iterator[tuple[str, str, Perform]]:
     """Every wanted one, while the server that it plays on runs."""
     if engine != "vllm":
@@ -85,9 +85,6 @@ def _scenarios(
         with scenarios.vllm(pair, directory=directory) as server:
             for name, on_server in wanted:
                 yield "vLLM", name, lambda stage, play=on_server: play(stage, server)  # type: ignore[misc]
-    if not only or only in scenarios.OVER_A_STORE:
-        with scenarios.vllm_with_store(pair, prompts, directory=directory) as over_store:
-            yield "vLLM", scenarios.OVER_A_STORE, lambda stage: scenarios.restarted_over_a_store(stage, over_store)
 
 
 def _performed(perform: Perform, pair: Pair, prompts: Path, directory: Path, *, stale: bool, name: str) -> Performance:

@@ -51,7 +51,8 @@ def command_names() -> tuple[str, ...]:
 
 def group_names(group: str) -> tuple[str, ...]:
     """Names of the commands of a group."""
-    found = next(one.typer_instance for one in application.registered_groups if one.typer_instance.info.name == group)
+    groups = (one.typer_instance for one in application.registered_groups if one.typer_instance is not None)
+    found = next(one for one in groups if one.info.name == group)
     return tuple(command.callback.__name__ for command in found.registered_commands if command.callback)
 
 

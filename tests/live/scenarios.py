@@ -7,8 +7,6 @@ the dangerous one or its harmless twin; the gate owes exit 1 to the one and 0 to
 from __future__ import annotations
 
 import dataclasses
-import json
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -238,56 +236,6 @@ VLLM: dict[str, Play] = {
     "old weights under the new label": old_weights_under_the_new_label,
 }
 """By name; each plays on the server of `vllm`."""
-
-
-@dataclasses.dataclass(frozen=True)
-class OverStore:
-    """A vLLM of v1.3 over a persistent store.
-
-    Attributes:
-        server: the running one.
-        store: its directory.
-        left: what v1.2's users left in it, kept apart.
-    """
-
-    server: Server
-    store: Path
-    left: Path
-
-
-@contextmanager
-def vllm_with_store(pair: Pair, prompts: Path, *, directory: Path) -> Iterator[OverStore]:
-    """A vLLM of v1.3 over a persistent store, restarted from one of v1.2."""
-    store, left = directory / "store", directory / "left"
-    store.mkdir()
-    connector = {
-        "kv_connector": "ExampleConnector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": {"shared_storage_path": str(store)},
-    }
-    settings = ("--kv-transfer-config", json.dumps(connector))
-    for release in (pair.old, pair.new):
-        log = directory / f"{release.name}.log"
-        with vllm_server(release, served_model_name=MODEL, log_path=log, extra_args=settings) as server:
-            if release == pair.old:
-                users(server, prompts, at_once=1)
-                shutil.copytree(store, left)
-            else:
-                yield OverStore(server=server, store=store, left=left)
-
-
-OVER_A_STORE = "restart over a persistent store"
-
-
-def restarted_over_a_store(stage: Stage, over: OverStore) -> Run:
-    """A new process of v1.3 opens the directory that v1.2 filled; its keys are tokens, and it knows no salt."""
-    shutil.rmtree(over.store)
-    if stage.stale:
-        shutil.copytree(over.left, over.store)
-    else:
-        over.store.mkdir()
-    flush(over.server)
-    return stage.verify(over.server.url, reference="local")
 
 
 # --- llama.cpp -------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from tests.live import scenarios
 from tests.live.conftest import Pair
-from tests.live.scenarios import OverStore, Stage
+from tests.live.scenarios import Stage
 from tests.live.servers import Server
 
 # These are told once each, both states, by test_vllm.py and test_llamacpp.py.
@@ -22,12 +22,6 @@ both_states = pytest.mark.parametrize("stale", [True, False], ids=["stale", "cle
 def vllm(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with scenarios.vllm(pair, directory=tmp_path_factory.mktemp("vllm")) as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def over_store(pair: Pair, prompts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OverStore]:
-    with scenarios.vllm_with_store(pair, prompts, directory=tmp_path_factory.mktemp("store")) as over:
-        yield over
 
 
 @pytest.fixture
@@ -45,8 +39,3 @@ def test_llamacpp(name: str, stage: Stage) -> None:
 @pytest.mark.parametrize("name", sorted(scenarios.VLLM.keys() - TOLD_THERE))
 def test_vllm(name: str, stage: Stage, vllm: Server) -> None:
     scenarios.VLLM[name](stage, vllm).expect(int(stage.stale))
-
-
-@both_states
-def test_vllm_restarted_over_a_persistent_store(stage: Stage, over_store: OverStore) -> None:
-    scenarios.restarted_over_a_store(stage, over_store).expect(int(stage.stale))

@@ -117,7 +117,7 @@ def test_one_engine_that_is_named_twice_in_a_run_is_told_as_what_may_be_the_caus
     class ByName(ScriptedEngine):
         """Reached by two names."""
 
-        names = ("127.0.0.1", "localhost")
+        names: tuple[str, ...] = ("127.0.0.1", "localhost")
 
         @property
         def url(self) -> str:
