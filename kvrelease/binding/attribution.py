@@ -6,6 +6,7 @@ from typing import Protocol
 
 from kvrelease.binding.hits import KnownPrefixes, Unattributed
 from kvrelease.binding.salts import is_probe_salt
+from kvrelease.binding.sisters import Sisters
 from kvrelease.engines.base import EngineIdentity, Observation, Request
 from kvrelease.ledger.records import CacheOrigin
 from kvrelease.workload.key_space import key_space_name
@@ -19,6 +20,9 @@ class PrefixMemory(Protocol):
 
     def sent_prefixes(self, origin: CacheOrigin) -> frozenset[bytes]:
         """Chain hashes of what it sent, not knowing what came of it."""
+
+    def sister_prefixes(self, *, namespace: str, key_space: str | None) -> frozenset[bytes]:
+        """Chain hashes of what any engine process computed under these keys, for this release."""
 
     def add_computed_prefixes(self, origin: CacheOrigin, prefixes: frozenset[bytes]) -> None:
         """Remembers what this origin computed."""
@@ -34,10 +38,12 @@ class Attribution:
         identity: what it said of itself at the start of the run.
         namespace: of the release that is said to be served.
         memory: earlier runs' knowledge.
+        sisters: what the replicas of this run computed.
     """
 
-    def __init__(self, identity: EngineIdentity, *, namespace: str, memory: PrefixMemory) -> None:
+    def __init__(self, identity: EngineIdentity, *, namespace: str, memory: PrefixMemory, sisters: Sisters) -> None:
         self._identity = identity
+        self._sisters = sisters
         self._namespace = namespace
         self._memory = memory
         self._known: dict[str | None, KnownPrefixes] = {}
@@ -87,6 +93,8 @@ class Attribution:
         foreign = known.account(tokens, cached_tokens=cached)
         if foreign is None:
             return None, Unattributed.LOST if observation.lost else Unattributed.SENT
+        if foreign == 0:
+            self._tell_sisters(request, tokens)
         unadapted = self._known_in(origin_space(request.salt))
         if foreign and known is not unadapted and unadapted.sent_tokens(tokens) >= cached:
             # Another name of the same weights, or an adapter that its engine does not keep apart.
@@ -105,6 +113,20 @@ class Attribution:
         abilities = self._identity.capabilities
         is_other = abilities.is_block_stated and abilities.block_tokens and (cached or 0) % abilities.block_tokens
         return Unattributed.OTHER_BLOCK if is_other else None
+
+    def is_of_sisters(self, request: Request, tokens: tuple[int, ...], *, cached: int) -> bool:
+        """Whether a hit ends within what this replica and others of the release computed."""
+        block_tokens = self._identity.capabilities.block_tokens
+        if block_tokens is None:
+            return False
+        key_space = self._key_space(request)
+        computed = self._sisters.computed(key_space, block_tokens=block_tokens)
+        return self._known_in(key_space).explained_tokens(tokens, also=computed) >= cached
+
+    def _tell_sisters(self, request: Request, tokens: tuple[int, ...]) -> None:
+        block_tokens = self._identity.capabilities.block_tokens
+        if block_tokens is not None:
+            self._sisters.learn(tokens, key_space=self._key_space(request), block_tokens=block_tokens)
 
     def add_sent(self, request: Request, tokens: tuple[int, ...]) -> None:
         """Remembers that a prompt was sent, and that nobody told what came of it."""
@@ -130,8 +152,9 @@ class Attribution:
         return (plain, *(space for space in self._known if space is not None and space.startswith(adapters)))
 
     def learn(self, request: Request, tokens: tuple[int, ...]) -> None:
-        """Remembers that this release computed a whole prompt, though this run did not see it do so."""
+        """Remembers that this release computed a whole prompt, here or elsewhere."""
         self._known_in(self._key_space(request)).learn(tokens)
+        self._tell_sisters(request, tokens)
 
     def _known_in(self, key_space: str | None) -> KnownPrefixes:
         """What is known to have been computed by this release in a key space of this process."""

@@ -22,6 +22,7 @@ from kvrelease.binding.runtime import (
     unknown_field_warnings,
 )
 from kvrelease.binding.salts import combined_salt
+from kvrelease.binding.sisters import Sisters
 from kvrelease.binding.tokenising import Tokenising, TokenTable
 from kvrelease.binding.unready import Unready
 from kvrelease.config import CONFIG_NAME, Config, Production
@@ -200,6 +201,7 @@ class Preparation:
         self._leaves_out = leaves_out
         self._block_tokens = block_tokens
         self._tokenising = Tokenising(leaves_out=leaves_out)
+        self._sisters = Sisters(namespace=deployment.namespace, memory=memory)
         self._requests: dict[tuple[EngineKind, str], dict[str, Request]] = {}
 
     async def replica(self, engine: EngineClient) -> Replica:
@@ -228,6 +230,7 @@ class Preparation:
                 identity=identity,
                 namespace=deployment.namespace,
                 memory=self._memory,
+                sisters=self._sisters,
                 tokens=table.by_body,
             ),
             deployment=deployment,

@@ -44,6 +44,7 @@ class Unattributed(enum.StrEnum):
     UNTOLD = "untold"
     LOST = "lost"
     SENT = "sent"
+    SISTER = "sister"
     ADAPTER = "adapter"
 
     @property
@@ -63,6 +64,10 @@ _REASONS = {
     Unattributed.SENT: (
         "a hit is of a prompt that this run or an earlier one sent without being told what came of it, so it is this "
         f"release's own, or was there before. {_WAYS_OUT}"
+    ),
+    Unattributed.SISTER: (
+        "a hit is of what another replica of this release computed: out of the store that they share, "
+        f"or it was here before; the counters do not tell, because others use this engine too. {_WAYS_OUT}"
     ),
     Unattributed.LOST: (
         "a request broke after it had been sent, and was sent again, so what it hit is its own, or was there before. "
@@ -135,9 +140,14 @@ class KnownPrefixes:
         """Nothing of ours is known to have been here."""
         return not self._known and not self._sent
 
-    def explained_tokens(self, tokens: Sequence[int]) -> int:
-        """How many leading tokens of a prompt this origin computed before, a multiple of the block."""
-        return self._leading(tokens, self._known)
+    def explained_tokens(self, tokens: Sequence[int], *, also: Collection[bytes] = ()) -> int:
+        """How many leading tokens of a prompt this origin computed before, a multiple of the block.
+
+        Args:
+            tokens: [prompt] token ids.
+            also: chain hashes of what others computed that count as well.
+        """
+        return self._leading(tokens, self._known, also)
 
     def sent_tokens(self, tokens: Sequence[int]) -> int:
         """How many leading tokens of a prompt this origin computed, or may have computed; a multiple of the block."""

@@ -16,7 +16,10 @@ import msgspec
 
 from kvrelease.binding.attribution import Attribution, PrefixMemory
 from kvrelease.binding.hits import Unattributed
+from kvrelease.binding.sisters import Sisters
+from kvrelease.binding.store_hits import StoreHits
 from kvrelease.binding.usage import Usage, counted_hit
+from kvrelease.chain import DEFAULT_BLOCK_TOKENS
 from kvrelease.engines.base import EngineClient, EngineIdentity, Observation, Request
 from kvrelease.errors import KvreleaseError, ServiceError, one_of
 from kvrelease.workload.key_space import key_space_name
@@ -116,6 +119,7 @@ class Observer:
         identity: what it said of itself at the start of the run.
         namespace: of the release that is said to be served.
         memory: earlier runs' knowledge.
+        sisters: what the replicas of this run computed; None where there is no other one.
         tokens: ids that are known already, by `body_key`; shared with other observers, and left as they are.
     """
 
@@ -126,11 +130,14 @@ class Observer:
         identity: EngineIdentity,
         namespace: str,
         memory: PrefixMemory,
+        sisters: Sisters | None = None,
         tokens: Mapping[bytes, tuple[int, ...]] | None = None,
     ) -> None:
         self.engine = engine
         self.identity = identity
-        self._hits = Attribution(identity, namespace=namespace, memory=memory)
+        self._sisters = sisters or Sisters(namespace=namespace, memory=memory)
+        self._hits = Attribution(identity, namespace=namespace, memory=memory, sisters=self._sisters)
+        self._store = StoreHits(engine)
         self._usage = Usage(identity.shown)
         self._shared = {} if tokens is None else tokens
         self._tokens: dict[bytes, tuple[int, ...] | None] = {}
@@ -166,17 +173,29 @@ class Observer:
         """
         if tokens is None:
             tokens = await self.tokenize(request)
+        block_tokens = self.identity.capabilities.block_tokens or DEFAULT_BLOCK_TOKENS
+        await self._store.sending(len(tokens or ()))
         before = await self.engine.counters() if self._usage.needs_counters else None
-        observation = await self._answered(request, tokens=tokens)
-        cached, witness = self._usage.told(observation, ids=_length(tokens)), Witness.USAGE
-        if cached is None:
-            after = await self.engine.counters()
-            cached = counted_hit(before, after, prompt_tokens=observation.prompt_tokens)
-            witness = Witness.NOBODY if cached is None else Witness.COUNTERS
-        prompt_tokens = observation.prompt_tokens if observation.prompt_tokens is not None else _length(tokens)
-        self.spent.add(prompt_tokens=prompt_tokens, cached_tokens=cached, retries=observation.retries)
+        with self._sisters.asking(tokens or (), block_tokens=block_tokens):
+            observation = await self._answered(request, tokens=tokens)
+            cached, witness = self._usage.told(observation, ids=_length(tokens)), Witness.USAGE
+            if cached is None:
+                after = await self.engine.counters()
+                cached = counted_hit(before, after, prompt_tokens=observation.prompt_tokens)
+                witness = Witness.NOBODY if cached is None else Witness.COUNTERS
+            prompt_tokens = observation.prompt_tokens if observation.prompt_tokens is not None else _length(tokens)
+            self.spent.add(prompt_tokens=prompt_tokens, cached_tokens=cached, retries=observation.retries)
+            foreign, doubt = self._hits.foreign(request, observation, tokens=tokens, cached=cached)
+        if foreign and tokens is not None and cached is not None and not request.bypasses_cache:
+            await self._sisters.answered(tokens, block_tokens=block_tokens)
+            if self._hits.is_of_sisters(request, tokens, cached=cached):
+                is_from_store = await self._store.found(observation, tokens=foreign)
+                if is_from_store:
+                    self._hits.learn(request, tokens)
+                    foreign = 0
+                elif is_from_store is None:
+                    foreign, doubt = None, Unattributed.SISTER
         abilities = self.identity.capabilities
-        foreign, doubt = self._hits.foreign(request, observation, tokens=tokens, cached=cached)
         return Leg(
             key_space=key_space_name(request.salt),
             observation=observation,

@@ -264,6 +264,21 @@ class Ledger:
         """Chain hashes of the prefixes that this origin sent without knowing what came of it, by the same rule."""
         return self._prefixes(self._tables.sent, origin)
 
+    def sister_prefixes(self, *, namespace: str, key_space: str | None) -> frozenset[bytes]:
+        """Chain hashes of what any engine process computed under these keys, for this release.
+
+        Nothing where another namespace's requests met this key space in any process: its entries may lie in the store
+        that these hashes are looked up for.
+        """
+        with self._transaction() as connection:
+            for table in (self._tables.computed, self._tables.sent):
+                others = (table.c.key_space == (key_space or UNSALTED)) & (table.c.namespace != namespace)
+                if self._has_any(connection, table, others):
+                    return frozenset()
+            computed = self._tables.computed
+            ours = (computed.c.key_space == (key_space or UNSALTED)) & (computed.c.namespace == namespace)
+            return frozenset(row.prefix for row in connection.execute(self._sa.select(computed.c.prefix).where(ours)))
+
     def _prefixes(self, wanted: Table, origin: CacheOrigin) -> frozenset[bytes]:
         with self._transaction() as connection:
             url = self._known_as(connection, replica=origin.replica, process=origin.process)

@@ -226,6 +226,9 @@ class _Amnesia:
     def sent_prefixes(self, origin: CacheOrigin) -> frozenset[bytes]:  # noqa: ARG002 - likewise
         return frozenset()
 
+    def sister_prefixes(self, *, namespace: str, key_space: str | None) -> frozenset[bytes]:  # noqa: ARG002 - likewise
+        return frozenset()
+
     def add_computed_prefixes(self, origin: CacheOrigin, prefixes: frozenset[bytes]) -> None:
         if self._ledger is not None:
             self._ledger.add_computed_prefixes(origin, prefixes)
