@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,6 +17,7 @@ import httpx
 
 from kvrelease.engines.base import EngineKind
 from tests.engines.scripted import ScriptedEngine
+from tests.http_servers import ManyClientsServer
 
 Json = dict[str, Any]
 
@@ -51,8 +52,7 @@ class CachingGateway:
         self._says = dict(says or {})
         self._client = httpx.Client(timeout=5)
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (_Handler,), {"gateway": self}))
-        self._server.daemon_threads = True
+        self._server = ManyClientsServer(("127.0.0.1", 0), type("Bound", (_Handler,), {"gateway": self}))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.002,), daemon=True)
 
     @property

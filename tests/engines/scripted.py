@@ -25,7 +25,6 @@ import dataclasses
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from http.server import ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
@@ -35,6 +34,7 @@ from tests.engines.scripted_break import Break
 from tests.engines.scripted_cache import BlockCache, Cache, SlotCache
 from tests.engines.scripted_model import chat_prompt, ranked, token_ids, word_id
 from tests.engines.scripted_routes import GENERATIONS, Handler
+from tests.http_servers import ManyClientsServer
 
 __all__ = ["Break", "Generation", "ScriptedEngine", "Seen"]
 
@@ -200,8 +200,7 @@ class ScriptedEngine:
         self._store = store
         self._keeps_in_ram = keeps_in_ram
         self.caches: list[Cache] = [self._new_cache() for _ in range(ranks)]
-        self._server = ThreadingHTTPServer((host, port), type("BoundHandler", (Handler,), {"engine": self}))
-        self._server.daemon_threads = True
+        self._server = ManyClientsServer((host, port), type("BoundHandler", (Handler,), {"engine": self}))
         # A short poll makes closing take milliseconds.
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.002,), daemon=True)
 

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
-from tests.release.quiet_server import QuietServer
+from tests.http_servers import QuietServer
 
 BUCKET = "models"
 

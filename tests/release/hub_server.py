@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from tests.release.quiet_server import QuietServer
+from tests.http_servers import QuietServer
 
 PAGE = 4  # the real one has 1000 entries a page
 
