@@ -48,6 +48,7 @@ CONFINED: dict[str, tuple[str, ...]] = {
         "release/drift_rows.py",
         "engines/kernel_noise.py",
         "engines/local.py",
+        "engines/local_kv.py",
         "engines/local_release.py",
     ),
     "transformers": ("engines/local.py", "engines/local_release.py"),

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, cast
+from typing import TYPE_CHECKING, Self, cast
 
 from kvrelease.chain import DEFAULT_BLOCK_TOKENS, cacheable_blocks
 from kvrelease.engines.base import (
@@ -34,6 +34,7 @@ from kvrelease.engines.base import (
 from kvrelease.engines.block_cache import TOKENS_ONLY, BlockCache, KeyScheme
 from kvrelease.engines.blocks import COMPUTE_DTYPES, KV_CACHE_DTYPES, Block, BlockShape
 from kvrelease.engines.kernel_noise import KernelNoise, NoiseSource
+from kvrelease.engines.local_kv import KvCache, append_blocks, cut_block, kv_shape, run_model
 from kvrelease.engines.local_release import LoadedRelease, load
 from kvrelease.engines.local_tokens import TokenCodec
 from kvrelease.engines.prompt_body import StopRule, stop_rule_of
@@ -47,28 +48,6 @@ if TYPE_CHECKING:
 # has no bf16 instructions: 850 tokens of SmolLM2-135M took 3 s against 15 to 20 on two busy cores.
 DEFAULT_DTYPE = "float32"
 _OPENED = itertools.count(1)
-
-
-class KvLayer(Protocol):
-    """KV of one layer; keys and values are [1, kv_heads, tokens, head_dim]."""
-
-    keys: torch.Tensor
-    values: torch.Tensor
-
-
-class KvCache(Protocol):
-    """What transformers' `DynamicCache` offers us."""
-
-    layers: Sequence[KvLayer]
-
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int) -> object:
-        """Appends tokens to one layer."""
-
-
-class ModelOutput(Protocol):
-    """What a causal model returns; logits are [1, kept positions, vocabulary]."""
-
-    logits: torch.Tensor
 
 
 async def open_local(
@@ -140,7 +119,7 @@ def _open(
     noise: KernelNoise | None,
 ) -> LocalEngine:
     release = load(directory, dtype=dtype, device=device)
-    shape = _kv_shape(release, directory, block_tokens=block_tokens, dtype=kept_as)
+    shape = kv_shape(release, directory, block_tokens=block_tokens, dtype=kept_as)
     return LocalEngine(directory, release, cache, key_scheme, shape=shape, dtype=dtype, threads=threads, noise=noise)
 
 
@@ -369,7 +348,7 @@ class LocalEngine:
                 request,
                 started=started,
                 kept_blocks=self._kept_blocks(keys),
-                keep=lambda kv: self.cache.store(keys, self.shape, lambda index: _cut_block(kv, index, self.shape)),
+                keep=lambda kv: self.cache.store(keys, self.shape, lambda index: cut_block(kv, index, self.shape)),
             )
 
     def _complete_together(self, requests: Sequence[Request]) -> tuple[Observation, ...]:
@@ -396,10 +375,10 @@ class LocalEngine:
             rest = [list(token_ids[hit_blocks * self.block_tokens :]) for token_ids in ids]
             made: list[list[GeneratedToken]] = [[] for _ in requests]
             for step in range(steps):
-                logits = self._off(_run(self._release, torch.tensor(rest, device=self._release.device), kv))
+                logits = self._off(run_model(self._release, torch.tensor(rest, device=self._release.device), kv))
                 if step == 0:
                     for row, own in enumerate(keys):
-                        cut = functools.partial(_cut_block, kv, shape=self.shape, row=row)
+                        cut = functools.partial(cut_block, kv, shape=self.shape, row=row)
                         self.cache.store(own, self.shape, cut)
                 for row, request in enumerate(requests):
                     made[row].append(self._choose(logits[row], top=request.top_logprobs))
@@ -516,7 +495,7 @@ class LocalEngine:
 
         if self._threads is not None:
             torch.set_num_threads(self._threads)  # worker threads do not inherit it
-        return _run(self._release, torch.tensor([list(token_ids)], device=self._release.device), kv)[0]
+        return run_model(self._release, torch.tensor([list(token_ids)], device=self._release.device), kv)[0]
 
     def _off(self, logits: torch.Tensor) -> torch.Tensor:
         return logits if self._noise_source is None else self._noise_source.disturb_logits(logits)
@@ -543,18 +522,9 @@ class LocalEngine:
 
     def _restore_rows(self, rows: Sequence[Sequence[Block]], *, kept_blocks: int) -> KvCache:
         """The same for a batch, whose rows hold as many blocks each."""
-        import torch
-
         kv = cast(KvCache, self._release.empty_kv())
         if rows[0]:
-            keys = torch.stack(
-                [_joined([block.keys for block in blocks], self.shape, dtype=self._dtype) for blocks in rows], dim=1
-            )
-            values = torch.stack(
-                [_joined([block.values for block in blocks], self.shape, dtype=self._dtype) for blocks in rows], dim=1
-            )
-            for layer in range(self.shape.layers):
-                kv.update(keys[layer].to(self._release.device), values[layer].to(self._release.device), layer)
+            append_blocks(kv, rows, dtype=self._dtype, device=self._release.device)
         if self._noise_source is not None:
             self._noise_source.disturb(kv, kept_tokens=kept_blocks * self.block_tokens)
         return kv
@@ -575,7 +545,7 @@ class LocalEngine:
             if len(blocks) < usable:
                 kv = self._restore(blocks, kept_blocks=usable)
                 self._forward(prefix[len(blocks) * self.block_tokens :], kv)
-                blocks += [_cut_block(kv, index, self.shape) for index in range(len(blocks), usable)]
+                blocks += [cut_block(kv, index, self.shape) for index in range(len(blocks), usable)]
                 scratch.store(keys, self.shape, blocks.__getitem__)
         return blocks
 
@@ -647,60 +617,3 @@ def _stale_and_clean(
 def _chosen(token: GeneratedToken) -> int:
     assert token.token_id is not None
     return token.token_id
-
-
-def _kv_shape(release: LoadedRelease, directory: Path, *, block_tokens: int, dtype: str) -> BlockShape:
-    """The shape of a block, from one token run through the model."""
-    import torch
-
-    kv = cast(KvCache, release.empty_kv())
-    with torch.inference_mode():
-        _run(release, torch.tensor([[0]], device=release.device), kv)
-    sizes = {(tensor.shape[1], tensor.shape[3]) for layer in kv.layers for tensor in (layer.keys, layer.values)}
-    if len(sizes) != 1:
-        raise UnsupportedRelease(f"{directory} cannot run in process: K and V have several sizes, {sorted(sizes)}")
-    kv_heads, head_dim = sizes.pop()
-    return BlockShape(layers=len(kv.layers), kv_heads=kv_heads, tokens=block_tokens, head_dim=head_dim, dtype=dtype)
-
-
-def _run(release: LoadedRelease, token_ids: torch.Tensor, kv: KvCache) -> torch.Tensor:
-    """[batch, vocabulary] logits after the last of [batch, tokens]; `kv` grows by the tokens."""
-    cache = {release.cache_argument: kv}
-    output = cast(ModelOutput, release.model(input_ids=token_ids, use_cache=True, logits_to_keep=1, **cache))
-    return output.logits[:, -1]
-
-
-def _joined(parts: Sequence[bytes], shape: BlockShape, *, dtype: str) -> torch.Tensor:
-    """[layers, kv_heads, tokens, head_dim] of consecutive blocks, in the dtype that is computed in."""
-    import torch
-
-    # Copied into a tensor of ours: torch warns of memory it must not write to, which `bytes` is.
-    buffer = torch.empty(len(parts) * shape.half_bytes, dtype=torch.uint8)
-    view = buffer.numpy().data
-    for index, part in enumerate(parts):
-        view[index * shape.half_bytes : (index + 1) * shape.half_bytes] = part
-    blocks = buffer.view(getattr(torch, shape.dtype)).view(len(parts), *shape.dimensions).to(getattr(torch, dtype))
-    tokens = len(parts) * shape.tokens
-    return blocks.permute(1, 2, 0, 3, 4).reshape(shape.layers, shape.kv_heads, tokens, shape.head_dim)
-
-
-def _cut_block(kv: KvCache, index: int, shape: BlockShape, *, row: int = 0) -> Block:
-    """The block at an index of a prompt's KV; the prompt is one row of a batch."""
-    span = slice(index * shape.tokens, (index + 1) * shape.tokens)
-    return Block(
-        shape=shape,
-        keys=_bytes_of([layer.keys[row, :, span] for layer in kv.layers], dtype=shape.dtype),
-        values=_bytes_of([layer.values[row, :, span] for layer in kv.layers], dtype=shape.dtype),
-    )
-
-
-def _bytes_of(layers: list[torch.Tensor], *, dtype: str) -> bytes:
-    import torch
-
-    stacked, kept_as = torch.stack(layers).cpu(), getattr(torch, dtype)
-    if stacked.dtype != kept_as:
-        # Eight bits hold up to 448; torch makes NaN of what is larger, engines saturate.
-        largest = torch.finfo(kept_as).max
-        stacked = stacked.clamp(-largest, largest).to(kept_as)
-    data: bytes = stacked.view(torch.uint8).numpy().tobytes()
-    return data
