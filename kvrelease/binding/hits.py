@@ -29,7 +29,8 @@ _REMEMBERED_PROMPTS = 1024
 
 
 @functools.lru_cache(maxsize=_REMEMBERED_PROMPTS)
-def _hashes(tokens: tuple[int, ...], block_tokens: int) -> tuple[bytes, ...]:
+def remembered_hashes(tokens: tuple[int, ...], block_tokens: int) -> tuple[bytes, ...]:
+    """[full blocks] `chain.prefix_hashes`, of prompts that come again."""
     return prefix_hashes(tokens, block_tokens)
 
 
@@ -156,7 +157,7 @@ class KnownPrefixes:
     def _leading(self, tokens: Sequence[int], *sets: Collection[bytes], block_tokens: int | None = None) -> int:
         block = block_tokens or self._block_tokens
         blocks = 0
-        for digest in _hashes(tuple(tokens), block):
+        for digest in remembered_hashes(tuple(tokens), block):
             if not any(digest in digests for digests in sets):
                 break
             blocks += 1
@@ -196,12 +197,12 @@ class KnownPrefixes:
 
     def add_sent(self, tokens: Sequence[int]) -> None:
         """Remembers that this origin sent a prompt, and that nobody told what came of it."""
-        digests = set(_hashes(tuple(tokens), self._block_tokens)) - self._known - self._sent
+        digests = set(remembered_hashes(tuple(tokens), self._block_tokens)) - self._known - self._sent
         self._sent |= digests
         self._newly_sent |= digests
 
     def learn(self, tokens: Sequence[int]) -> None:
         """Remembers that this origin computed the whole prompt."""
-        digests = set(_hashes(tuple(tokens), self._block_tokens)) - self._known
+        digests = set(remembered_hashes(tuple(tokens), self._block_tokens)) - self._known
         self._known |= digests
         self._learnt |= digests

@@ -9,11 +9,11 @@ explains nothing: two stale hits cannot vouch for each other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from kvrelease.chain import prefix_hashes
+from kvrelease.binding.hits import remembered_hashes
 
 
 class SisterMemory(Protocol):
@@ -44,12 +44,12 @@ class Sisters:
             self._computed[key_space, block_tokens] = set(known)
         return self._computed[key_space, block_tokens]
 
-    def learn(self, tokens: Sequence[int], *, key_space: str | None, block_tokens: int) -> None:
+    def learn(self, tokens: tuple[int, ...], *, key_space: str | None, block_tokens: int) -> None:
         """Remembers that a replica computed a whole prompt."""
-        self.computed(key_space, block_tokens=block_tokens).update(prefix_hashes(tokens, block_tokens))
+        self.computed(key_space, block_tokens=block_tokens).update(remembered_hashes(tokens, block_tokens))
 
     @contextmanager
-    def asking(self, tokens: Sequence[int], *, block_tokens: int) -> Iterator[None]:
+    def asking(self, tokens: tuple[int, ...], *, block_tokens: int) -> Iterator[None]:
         """A prompt is in flight, and its hit not accounted for, as long as the block lasts."""
         first = _first(tokens, block_tokens)
         if first is None:
@@ -63,13 +63,13 @@ class Sisters:
             del self._asking[answered]
             answered.set()
 
-    async def answered(self, tokens: Sequence[int], *, block_tokens: int) -> None:
+    async def answered(self, tokens: tuple[int, ...], *, block_tokens: int) -> None:
         """Returns when every prompt that is in flight now, and begins like this one, has been accounted for."""
         first = _first(tokens, block_tokens)
         for event in [event for event, begins in self._asking.items() if begins == first]:
             await event.wait()
 
 
-def _first(tokens: Sequence[int], block_tokens: int) -> bytes | None:
+def _first(tokens: tuple[int, ...], block_tokens: int) -> bytes | None:
     """Names the first block of a prompt; None where it has none."""
-    return next(iter(prefix_hashes(tokens[:block_tokens], block_tokens)), None)
+    return next(iter(remembered_hashes(tokens, block_tokens)), None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -271,23 +271,35 @@ class Ledger:
         that these hashes are looked up for.
         """
         with self._transaction() as connection:
-            for table in (self._tables.computed, self._tables.sent):
-                others = (table.c.key_space == (key_space or UNSALTED)) & (table.c.namespace != namespace)
-                if self._has_any(connection, table, others):
-                    return frozenset()
-            computed = self._tables.computed
-            ours = (computed.c.key_space == (key_space or UNSALTED)) & (computed.c.namespace == namespace)
-            return frozenset(row.prefix for row in connection.execute(self._sa.select(computed.c.prefix).where(ours)))
+            return self._of_one_namespace(
+                connection, self._tables.computed, namespace=namespace, within=lambda table: self._in(table, key_space)
+            )
 
     def _prefixes(self, wanted: Table, origin: CacheOrigin) -> frozenset[bytes]:
         with self._transaction() as connection:
             url = self._known_as(connection, replica=origin.replica, process=origin.process)
-            for table in (self._tables.computed, self._tables.sent):
-                space = self._at(table, url, origin.process) & (table.c.key_space == (origin.key_space or UNSALTED))
-                if self._has_any(connection, table, space & (table.c.namespace != origin.namespace)):
-                    return frozenset()
-            here = self._at(wanted, url, origin.process) & (wanted.c.key_space == (origin.key_space or UNSALTED))
-            return frozenset(row.prefix for row in connection.execute(self._sa.select(wanted.c.prefix).where(here)))
+            return self._of_one_namespace(
+                connection,
+                wanted,
+                namespace=origin.namespace,
+                within=lambda table: self._at(table, url, origin.process) & self._in(table, origin.key_space),
+            )
+
+    def _of_one_namespace(
+        self,
+        connection: Connection,
+        wanted: Table,
+        *,
+        namespace: str,
+        within: Callable[[Table], ColumnElement[bool]],
+    ) -> frozenset[bytes]:
+        """The prefixes of a table within some place; none where another namespace's requests met that place too."""
+        for table in (self._tables.computed, self._tables.sent):
+            if self._has_any(connection, table, within(table) & (table.c.namespace != namespace)):
+                return frozenset()
+        return frozenset(
+            row.prefix for row in connection.execute(self._sa.select(wanted.c.prefix).where(within(wanted)))
+        )
 
     def _known_as(self, connection: Connection, *, replica: str, process: str) -> str:
         """The URL under which the prefixes of an engine process are kept: of several that lead to it, the first used.
@@ -312,6 +324,10 @@ class Ledger:
 
     def _has_any(self, connection: Connection, table: Table, where: ColumnElement[bool]) -> bool:
         return connection.execute(self._sa.select(table.c.prefix).where(where).limit(1)).first() is not None
+
+    @staticmethod
+    def _in(table: Table, key_space: str | None) -> ColumnElement[bool]:
+        return table.c.key_space == (key_space or UNSALTED)
 
     @staticmethod
     def _at(table: Table, replica: str, process: str) -> ColumnElement[bool]:
