@@ -6,7 +6,6 @@ It changes the cache that it asks about, so it comes after everything else that 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -16,10 +15,11 @@ from kvrelease.binding.observe import Leg
 from kvrelease.engines.base import Request, Route
 from kvrelease.engines.request_fields import has_media
 from kvrelease.errors import Refused
-from kvrelease.verify.consistency import judge_probes, threshold_nats, worst_leg, worst_of_each_prefix
+from kvrelease.verify.consistency import threshold_nats, worst_leg, worst_of_each_prefix
 from kvrelease.verify.evidence import Bisection, Cut, ProbeEvidence, ReplicaEvidence
 from kvrelease.verify.first_stale import next_cut
-from kvrelease.verify.floor import judging_floor
+from kvrelease.verify.floor import judged_by_floor
+from kvrelease.verify.uniques import Observe
 
 # Prefixes that are searched in one run on one replica: about log2(blocks) + 1 cuts each, two requests a cut.
 MAX_PREFIXES = 4
@@ -66,13 +66,6 @@ _NOT_OF_A_CUT = frozenset(
 )
 
 
-class Observe(Protocol):
-    """Sends one request."""
-
-    async def __call__(self, request: Request, *, on: Replica | None = None) -> Leg:
-        """To the replica under test unless told otherwise."""
-
-
 class Bisector:
     """Searches the stale prefixes of one replica for their first stale block.
 
@@ -109,8 +102,7 @@ class Bisector:
         Raises:
             KvreleaseError: the engine failed; `found` keeps what was asked before.
         """
-        floor = judging_floor(seen)
-        judged = judge_probes(seen.probes, floor=floor, replica=self._replica.identity.url)
+        floor, judged = judged_by_floor(seen)
         probes = {probe.id: probe for probe in seen.probes}
         for worst in worst_of_each_prefix(judged)[:MAX_PREFIXES]:
             await self._search(probes[worst.id], threshold=threshold_nats(floor))

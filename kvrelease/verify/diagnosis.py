@@ -11,13 +11,12 @@ from kvrelease.verify.closeness import Closeness
 from kvrelease.verify.consistency import (
     ProbeJudgement,
     ProbeVerdict,
-    judge_probes,
     threshold_nats,
     worst_of_each_prefix,
 )
 from kvrelease.verify.evidence import Bisection, ReplicaEvidence
 from kvrelease.verify.first_stale import bracket
-from kvrelease.verify.floor import judging_floor
+from kvrelease.verify.floor import judged_by_floor
 from kvrelease.verify.next_step import NextStep, Situation, next_steps
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.recheck import Cause, CauseFound, cause_of
@@ -120,8 +119,7 @@ def diagnosis_of(
 
 def searched_prefixes(replica: ReplicaEvidence) -> tuple[StalePrefix, ...]:
     """[prefixes] that are stale or suspect, the worst first, by evidence that is still coming in."""
-    floor = judging_floor(replica)
-    judged = judge_probes(replica.probes, floor=floor, replica=replica.identity.url)
+    floor, judged = judged_by_floor(replica)
     return stale_prefixes(replica, judged, floor=floor, names_foreign=False)
 
 

@@ -137,6 +137,11 @@ class ProbeEvidence(msgspec.Struct, frozen=True, kw_only=True):
     rewritten: tuple[Leg, ...] = ()
     repeats: Repeats = Repeats()
 
+    @property
+    def reference_legs(self) -> tuple[Leg, ...]:
+        """The cold leg where there is one, and the clean hits after it."""
+        return self.clean if self.cold is None else (self.cold, *self.clean)
+
 
 class ExposureEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """One probe sent into a key space that production does not use, and clients may still reach."""

@@ -1,9 +1,9 @@
-"""The noise floor that one replica is judged by."""
+"""The noise floor that one replica is judged by, and its probes judged by that."""
 
 from __future__ import annotations
 
 from kvrelease.verify.calibration import FOREIGN_BOUND_NATS, kernel_pairs, usable
-from kvrelease.verify.consistency import widened
+from kvrelease.verify.consistency import ProbeJudgement, judge_probes, widened
 from kvrelease.verify.evidence import Isolation, ReplicaEvidence
 from kvrelease.verify.noise import NoiseFloor, noise_floor
 
@@ -21,6 +21,12 @@ def judging_floor(replica: ReplicaEvidence) -> NoiseFloor:
     if not pairs and _differs_in_kind(replica):
         return widened(floor, to_threshold=FOREIGN_BOUND_NATS)
     return floor
+
+
+def judged_by_floor(replica: ReplicaEvidence) -> tuple[NoiseFloor, tuple[ProbeJudgement, ...]]:
+    """The floor of evidence that may still be coming in, and [probes] judgements by it."""
+    floor = judging_floor(replica)
+    return floor, judge_probes(replica.probes, floor=floor, replica=replica.identity.url)
 
 
 def _differs_in_kind(replica: ReplicaEvidence) -> bool:

@@ -186,7 +186,7 @@ class Collector:
         leg = await self._observe(replace(self._request(probe, salt=self.replica.deployment.salt), max_tokens=1))
         if not leg.cached_tokens:
             if self._unreferred():
-                why = "nothing hits now, or nobody probees it, so that a flush emptied anything could not be shown"
+                why = "nothing hits now, or nobody witnesses it, so that a flush emptied anything could not be shown"
                 self._ladder.failed(Isolation.FLUSH, probe=probe, why=why)
             return
         self._flush = FlushEvidence(probe=probe, cached_before=leg.cached_tokens, requests_before=self._done)
@@ -384,8 +384,10 @@ class Collector:
         if hit is None:
             return
         self._clean[prompt_id] = [await self._observe(hit, on=self._ladder.answering(way))]
+        if not self._capabilities.reference_heals:
+            return
         (probe,) = (one for one in self._probes() if one.id == prompt_id)
-        if self._capabilities.reference_heals and is_suspect(probe, self._floor()):
+        if is_suspect(probe, self._floor()):
             for _ in range(REPEATS):
                 await self._repeat_cleanly(prompt_id)
 

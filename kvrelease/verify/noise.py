@@ -50,7 +50,7 @@ def noise_floor(
         nonces: prompts that nobody else can have cached, a miss and a hit of each; a pair that was not, is left out.
         others: pairs of clean answers of two engines to one prompt.
     """
-    references = [(*((probe.cold,) if probe.cold else ()), *probe.clean) for probe in probes]
+    references = [probe.reference_legs for probe in probes]
     missed_then_hit = [pair for pair in nonces if pair[0].hits_mostly is False and pair[1].hits_mostly]
     read_again = [pair for legs in (*references, *missed_then_hit) for pair in itertools.pairwise(legs)]
     # The reference's entry against each that was written once more.

@@ -10,12 +10,11 @@ import msgspec
 from kvrelease.verify.consistency import (
     ProbeJudgement,
     ProbeVerdict,
-    judge_probes,
     threshold_nats,
     worst_of_each_prefix,
 )
 from kvrelease.verify.evidence import FlushEvidence, Isolation, ProbeEvidence, Recheck, ReplicaEvidence
-from kvrelease.verify.floor import judging_floor
+from kvrelease.verify.floor import judged_by_floor
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.repeats import gap
 
@@ -48,7 +47,7 @@ def probes_to_recheck(seen: ReplicaEvidence) -> tuple[str, ...]:
     """[probes] the worst of each stale prefix; none where nothing is proven, or where reference legs replaced it."""
     if seen.identity.capabilities.reference_heals:
         return ()
-    judged = judge_probes(seen.probes, floor=judging_floor(seen), replica=seen.identity.url)
+    _, judged = judged_by_floor(seen)
     worst = worst_of_each_prefix(judged)
     return tuple(one.id for one in worst if one.verdict is ProbeVerdict.STALE)[:MAX_RECHECKED]
 
@@ -94,7 +93,7 @@ def _by_rechecks(replica: ReplicaEvidence, *, threshold: float) -> CauseFound:
 
 def _differs(recheck: Recheck, probe: ProbeEvidence, *, threshold: float) -> bool:
     """Whether the answer is like none of its clean twins, of which one missed and one hit, as it may have."""
-    clean = [leg.observation for leg in (*((probe.cold,) if probe.cold else ()), *probe.clean)]
+    clean = [leg.observation for leg in probe.reference_legs]
     return bool(clean) and min(gap(recheck.leg.observation, twin) for twin in clean) > threshold
 
 

@@ -290,8 +290,6 @@ def verify(
 def _require_no_other_option(context: typer.Context, *, source: Path) -> None:
     """Checks that nothing on the command line asks for what `--from` does not do.
 
-    Variables and `kvrelease.yaml` speak of every run, and are passed over.
-
     Raises:
         UsageError: an option would have no effect.
     """
@@ -299,8 +297,7 @@ def _require_no_other_option(context: typer.Context, *, source: Path) -> None:
         parameter.opts[0]
         for parameter in context.command.params
         if parameter.name is not None and parameter.name not in _OF_JUDGING_AGAIN
-        # By its name: the class of this Enum is in Click, which Typer does not hand out.
-        if (given := context.get_parameter_source(parameter.name)) is not None and given.name == "COMMANDLINE"
+        if options.is_typed(context, parameter.name)
     ]
     if ignored:
         raise UsageError(
