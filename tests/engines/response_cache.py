@@ -53,7 +53,6 @@ class CachingGateway:
         self._client = httpx.Client(timeout=5)
         self._lock = threading.Lock()
         self._server = ManyClientsServer(("127.0.0.1", 0), type("Bound", (_Handler,), {"gateway": self}))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.002,), daemon=True)
 
     @property
     def url(self) -> str:
@@ -61,15 +60,13 @@ class CachingGateway:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._server.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.stop()
         self._client.close()
 
     def answer(self, method: str, path: str, data: bytes | None) -> tuple[int, bytes, str, dict[str, str]]:

@@ -201,8 +201,6 @@ class ScriptedEngine:
         self._keeps_in_ram = keeps_in_ram
         self.caches: list[Cache] = [self._new_cache() for _ in range(ranks)]
         self._server = ManyClientsServer((host, port), type("BoundHandler", (Handler,), {"engine": self}))
-        # A short poll makes closing take milliseconds.
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.002,), daemon=True)
 
     @property
     def cache(self) -> Cache:
@@ -220,16 +218,14 @@ class ScriptedEngine:
         return f"http://{self.host}:{self.port}"
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._server.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.closing.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.stop()
 
     def reload(self, release: str, *, reset: bool = False) -> None:
         """Swaps the weights in place, as `reload_weights` does: the cache stays unless `reset`."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import httpx
+
+from tests.http_servers import ManyClientsServer
 
 
 @contextmanager
@@ -46,15 +47,12 @@ def gateway(upstream: str, *, hides_metrics: bool) -> Iterator[str]:
             self.wfile.write(data)
 
     with httpx.Client(timeout=120) as client:
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+        server = ManyClientsServer(("127.0.0.1", 0), Handler)
+        server.start()
         try:
             yield f"http://127.0.0.1:{server.server_address[1]}"
         finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
+            server.stop()
 
 
 def _without_details(data: bytes, kind: str) -> bytes:

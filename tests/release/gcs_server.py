@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
@@ -43,16 +42,13 @@ class Bucket:
 def serve_gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     bucket = Bucket()
     server = QuietServer(("127.0.0.1", 0), handler_of(bucket))
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
+    server.start()
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_address[1]}")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     try:
         yield bucket
     finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        server.stop()
 
 
 def handler_of(bucket: Bucket) -> type[BaseHTTPRequestHandler]:

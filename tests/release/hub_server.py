@@ -99,18 +99,15 @@ def serve_hub() -> Iterator[Hub]:
     """The Hub and its second host, listening."""
     hub = Hub()
     servers = [QuietServer(("127.0.0.1", 0), handler_of(hub, host)) for host in ("hub", "elsewhere")]
-    threads = [threading.Thread(target=server.serve_forever, args=(0.01,)) for server in servers]
-    for thread in threads:
-        thread.start()
+    for server in servers:
+        server.start()
     hub.endpoint, hub.elsewhere = (f"http://127.0.0.1:{server.server_address[1]}" for server in servers)
     try:
         yield hub
     finally:
         hub.closing.set()
-        for server, thread in zip(servers, threads, strict=True):
-            server.shutdown()
-            thread.join()
-            server.server_close()
+        for server in servers:
+            server.stop()
 
 
 def handler_of(hub: Hub, host: str) -> type[BaseHTTPRequestHandler]:
