@@ -26,30 +26,22 @@ PROCESSES = 2
 STALE_SHARES = (0.05, 0.2, 1.0)
 
 
-class Chunk(msgspec.Struct, frozen=True, kw_only=True):
-    """So many runs of one cell.
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of so many runs.
 
     Attributes:
-        pool: name of the pool's file.
-        pool_digest: of its content.
-        judge_digest: of the source that judges; another judge's counts are not mixed with these.
         stale_share: of probes that met the old release's entries; 0 for clean runs.
-        first_seed: of the first run; the others follow.
         runs: how many.
         verdicts: of them.
         failed: by check, runs that it failed.
         open: by check, runs in which it was inconclusive.
         unmet: passes of runs that met no stale probe.
-        blind: runs that did not pass, and not fail, where `power` said that staleness would hide.
+        blind: inconclusive runs in which `power` said that staleness would hide.
         requests: of all runs.
         tokens: of all runs.
     """
 
-    pool: str
-    pool_digest: str
-    judge_digest: str
     stale_share: float
-    first_seed: int
     runs: int
     verdicts: dict[str, int]
     failed: dict[str, int]
@@ -58,6 +50,22 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     blind: int
     requests: int
     tokens: int
+
+
+class Chunk(Counts, frozen=True, kw_only=True):
+    """So many runs of one cell.
+
+    Attributes:
+        pool: name of the pool's file.
+        pool_digest: of its content.
+        judge_digest: of the source that judges; another judge's counts are not mixed with these.
+        first_seed: of the first run; the others follow.
+    """
+
+    pool: str
+    pool_digest: str
+    judge_digest: str
+    first_seed: int
 
     @property
     def key(self) -> tuple[str, str, str, float, int, int]:

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import msgspec
 from scipy.stats import binomtest
 
-from benchmarks.gate.counting import STALE_SHARES, Chunk
+from benchmarks.gate.counting import STALE_SHARES, Chunk, Counts
 from benchmarks.gate.drawing import LIMITS, PROBES
 from benchmarks.gate.levels import LOCAL_LEVELS, VLLM_LEVELS
 from benchmarks.gate.pool import load
@@ -22,36 +21,18 @@ PROMISED_OF = 2000
 ALPHA = 0.001
 
 
-class Cell(msgspec.Struct, frozen=True, kw_only=True):
+class Cell(Counts, frozen=True, kw_only=True):
     """All runs of one pool and one stale share.
 
     Attributes:
         engine: of the pool.
         level: of noise.
         release: by its name.
-        stale_share: 0 for clean runs.
-        runs: how many.
-        verdicts: of them.
-        failed: by check, runs that it failed.
-        open: by check, runs in which it was inconclusive.
-        unmet: passes of runs that met no stale probe.
-        blind: inconclusive runs in which `power` said that staleness would hide.
-        requests: mean of a run.
-        tokens: mean of a run.
     """
 
     engine: str
     level: str
     release: str
-    stale_share: float
-    runs: int
-    verdicts: dict[str, int]
-    failed: dict[str, int]
-    open: dict[str, int]
-    unmet: int
-    blind: int
-    requests: float
-    tokens: float
 
     def count(self, verdict: Verdict) -> int:
         """Runs that ended so."""
@@ -71,21 +52,20 @@ def cells_of(chunks: Iterable[Chunk]) -> list[Cell]:
     found = []
     for (pool, share), members in groups.items():
         engine, level, release, _ = pool.split(".")
-        runs = sum(chunk.runs for chunk in members)
         found.append(
             Cell(
                 engine=engine,
                 level=level,
                 release=release,
                 stale_share=share,
-                runs=runs,
+                runs=sum(chunk.runs for chunk in members),
                 verdicts=_added(chunk.verdicts for chunk in members),
                 failed=_added(chunk.failed for chunk in members),
                 open=_added(chunk.open for chunk in members),
                 unmet=sum(chunk.unmet for chunk in members),
                 blind=sum(chunk.blind for chunk in members),
-                requests=sum(chunk.requests for chunk in members) / runs,
-                tokens=sum(chunk.tokens for chunk in members) / runs,
+                requests=sum(chunk.requests for chunk in members),
+                tokens=sum(chunk.tokens for chunk in members),
             )
         )
     return found
@@ -170,9 +150,9 @@ def markdown(cells: Sequence[Cell], pools: Sequence[Path]) -> str:
                 f"{cell.count(Verdict.FAIL)}: {share_text(cell.count(Verdict.FAIL), cell.runs)}",
                 share_text(undecided, cell.runs),
                 f"{cell.blind:,}",
-                f"{cell.requests:.0f}",
-                f"{cell.requests / PROBES:.2f}",
-                f"{cell.tokens:,.0f}",
+                f"{cell.requests / cell.runs:.0f}",
+                f"{cell.requests / cell.runs / PROBES:.2f}",
+                f"{cell.tokens / cell.runs:,.0f}",
             )
         )
     lines += [
@@ -209,7 +189,7 @@ def markdown(cells: Sequence[Cell], pools: Sequence[Path]) -> str:
                 f"{cell.count(Verdict.FAIL) / cell.runs:.2%}",
                 f"{cell.count(Verdict.INCONCLUSIVE) / cell.runs:.2%}",
                 f"{cell.blind:,}",
-                f"{cell.requests / PROBES:.2f}",
+                f"{cell.requests / cell.runs / PROBES:.2f}",
             )
         )
     broken = broken_promises(cells)

@@ -106,8 +106,8 @@ def cell(share: float, *, runs: int = 2000, unmet: int = 0, **verdicts: int) -> 
         open={},
         unmet=unmet,
         blind=0,
-        requests=207.0,
-        tokens=1.0,
+        requests=207 * runs,
+        tokens=runs,
     )
 
 
