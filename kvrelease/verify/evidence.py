@@ -38,12 +38,14 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True):
         isolation: which way.
         outcome: what became of it.
         proved: reference legs that it was proved cold for.
+        failed: reference legs that could not be proved cold.
         detail: why it was given up or never tried, or how it was proved; one clause.
     """
 
     isolation: Isolation
     outcome: RungOutcome
     proved: int = 0
+    failed: int = 0
     detail: str
 
 

@@ -75,15 +75,8 @@ def _others(replica: ReplicaEvidence) -> str:
     """Why the other ways were not used."""
     if not replica.rungs:
         return f" (after: {'; '.join(replica.isolation_notes)})" if replica.isolation_notes else ""
-    told = [
-        _told(rung)
-        for rung in replica.rungs
-        if rung.outcome is not RungOutcome.USED or rung.detail.startswith(_NOT_ALWAYS)
-    ]
+    told = [_told(rung) for rung in replica.rungs if rung.outcome is not RungOutcome.USED or rung.failed]
     return f". Other ways: {'; '.join(told)}" if told else ""
-
-
-_NOT_ALWAYS = tuple("123456789")  # "3 not proved cold, …"
 
 
 def _told(rung: Rung) -> str:

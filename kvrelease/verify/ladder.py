@@ -117,9 +117,15 @@ class Ladder:
         tried = f"{len(failures)} not proved cold, the first: {failures[0]}" if failures else ""
         if self._proved[way]:
             detail = tried or f"each of {self._proved[way]} legs proved cold"
-            return Rung(isolation=way, outcome=RungOutcome.USED, proved=self._proved[way], detail=detail)
+            return Rung(
+                isolation=way,
+                outcome=RungOutcome.USED,
+                proved=self._proved[way],
+                failed=len(failures),
+                detail=detail,
+            )
         if failures:
-            return Rung(isolation=way, outcome=RungOutcome.GIVEN_UP, detail=tried)
+            return Rung(isolation=way, outcome=RungOutcome.GIVEN_UP, failed=len(failures), detail=tried)
         lacking = self._why_lacking(way)
         if lacking is not None:
             return Rung(isolation=way, outcome=RungOutcome.LACKING, detail=lacking)
