@@ -151,8 +151,7 @@ def _legs(replica: ReplicaEvidence) -> Iterable[tuple[str, Leg]]:
 
 
 def _clean_legs(probe: ProbeEvidence) -> tuple[Leg, ...]:
-    cold = () if probe.cold is None else (probe.cold,)
-    return (*cold, *probe.clean, *probe.rewritten, *probe.repeats.clean)
+    return (*probe.reference_legs, *probe.rewritten, *probe.repeats.clean)
 
 
 def _signs(answers: Sequence[_Answer]) -> dict[int, str]:
