@@ -1,7 +1,7 @@
 """The gate's verdicts on real engines: `python -m benchmarks.scenarios [--rounds 5] [--engine vllm] [--only NAME]`.
 
 Every scenario of tests/live/scenarios.py, so many times stale and as many times clean, a dozen probes each. Prints one
-row for each with every exit code, the requests a clean gate took and its seconds; ends 1 if any verdict was wrong.
+row for each with every exit code and the seconds of one performance; ends 1 if any verdict was wrong.
 """
 
 from __future__ import annotations
@@ -29,12 +29,10 @@ class Performance(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         code: exit code.
         wall_s: of the whole performance, servers that it starts included.
-        report: the artifact; empty where there is none.
     """
 
     code: int
     wall_s: float
-    report: dict[str, object]
 
 
 Perform = Callable[[Stage], Run]
@@ -95,7 +93,7 @@ def _performed(perform: Perform, pair: Pair, prompts: Path, directory: Path, *, 
     wall_s = time.perf_counter() - began
     if ran.code != int(stale):
         print(f"{name}, stale {stale}: ended {ran.code}\n{_reason(ran)}", file=sys.stderr, flush=True)
-    return Performance(code=ran.code, wall_s=wall_s, report=ran.json if ran.stdout else {})
+    return Performance(code=ran.code, wall_s=wall_s)
 
 
 def _reason(ran: Run) -> str:
