@@ -1,7 +1,8 @@
 """The gate's verdicts on real engines: `python -m benchmarks.scenarios [--rounds 5] [--engine vllm] [--only NAME]`.
 
 Every scenario of tests/live/scenarios.py, so many times stale and as many times clean, a dozen probes each. Prints one
-row for each with every exit code and the seconds of one performance; ends 1 if any verdict was wrong.
+row for each with every exit code and the seconds of one performance; ends 1 if any verdict was wrong: another exit
+code, or a failure by other checks than the one that owes it.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from tests.live import scenarios
-from tests.live.conftest import Pair, Run, installed_pair, write_dozen
-from tests.live.scenarios import Stage
+from tests.live.conftest import Pair, installed_pair, write_dozen
+from tests.live.scenarios import Scenario, Stage
+from tests.live.servers import Server
 
 ROUNDS = 5
 WRONG = 1
@@ -28,14 +30,13 @@ class Performance(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         code: exit code.
+        wrong: what it should not have done; empty where it was right.
         wall_s: of the whole performance, servers that it starts included.
     """
 
     code: int
+    wrong: str
     wall_s: float
-
-
-Perform = Callable[[Stage], Run]
 
 
 def main(arguments: list[str]) -> int:
@@ -51,53 +52,48 @@ def main(arguments: list[str]) -> int:
         directory = Path(place)
         prompts = write_dozen(directory / "dozen.yaml")
         pair = installed_pair()
-        for engine, name, perform in _scenarios(pair, directory, engine=options.engine, only=options.only):
-            found = {
-                stale: [
-                    _performed(perform, pair, prompts, directory, stale=stale, name=f"{engine} {name} {turn}")
-                    for turn in range(options.rounds)
-                ]
-                for stale in (True, False)
-            }
-            missed = sum(one.code != int(stale) for stale, ran in found.items() for one in ran)
+        for engine, scenario, servers in _scenarios(pair, directory, engine=options.engine, only=options.only):
+            found: dict[bool, list[Performance]] = {True: [], False: []}
+            for turn in range(options.rounds):
+                for stale, performances in found.items():
+                    own = directory / f"{engine}-{scenario.name}-{turn}-{stale}".replace(" ", "-").replace(",", "")
+                    own.mkdir()
+                    stage = Stage(pair=pair, prompts=prompts, directory=own, stale=stale)
+                    performances.append(_performed(scenario, stage, servers))
+            missed = sum(bool(one.wrong) for ran in found.values() for one in ran)
             wrong += missed
-            codes = [" ".join(str(one.code) for one in found[stale]) for stale in (True, False)]
+            codes = [" ".join(str(one.code) for one in ran) for ran in found.values()]
             seconds = sum(one.wall_s for ran in found.values() for one in ran) / (2 * options.rounds)
-            print(f"| {engine} | {name} | {codes[0]} | {codes[1]} | {missed} | {seconds:.0f} |", flush=True)
+            print(f"| {engine} | {scenario.name} | {codes[0]} | {codes[1]} | {missed} | {seconds:.0f} |", flush=True)
     print(f"\n{wrong} wrong verdicts")
     return WRONG if wrong else 0
 
 
 def _scenarios(
     pair: Pair, directory: Path, *, engine: str | None, only: str | None
-) -> Iterator[tuple[str, str, Perform]]:
-    """Every wanted one, while the server that it plays on runs."""
+) -> Iterator[tuple[str, Scenario, tuple[Server, ...]]]:
+    """Every wanted one, with the server that it plays on while that runs."""
     if engine != "vllm":
-        for name, play in scenarios.LLAMACPP.items():
-            if not only or only in name:
-                yield "llama.cpp", name, play
+        yield from (("llama.cpp", one, ()) for one in scenarios.LLAMACPP if not only or only in one.name)
     if engine == "llamacpp":
         return
-    wanted = [(name, play) for name, play in scenarios.VLLM.items() if not only or only in name]
-    if wanted:
-        with scenarios.vllm(pair, directory=directory) as server:
-            for name, on_server in wanted:
-                yield "vLLM", name, lambda stage, play=on_server: play(stage, server)  # type: ignore[misc]
+    for number, group in enumerate(scenarios.VLLM):
+        wanted = [one for one in group.scenarios if not only or only in one.name]
+        if wanted:
+            place = directory / f"vllm-{number}"
+            place.mkdir()
+            with group.start(pair, directory=place) as server:
+                yield from (("vLLM", one, (server,)) for one in wanted)
 
 
-def _performed(perform: Perform, pair: Pair, prompts: Path, directory: Path, *, stale: bool, name: str) -> Performance:
-    own = directory / f"{name} {'stale' if stale else 'clean'}".replace(" ", "-").replace(",", "")
-    own.mkdir()
+def _performed(scenario: Scenario, stage: Stage, servers: tuple[Server, ...]) -> Performance:
     began = time.perf_counter()
-    ran = perform(Stage(pair=pair, prompts=prompts, directory=own, stale=stale))
+    ran = scenario.play(stage, *servers)
     wall_s = time.perf_counter() - began
-    if ran.code != int(stale):
-        print(f"{name}, stale {stale}: ended {ran.code}\n{_reason(ran)}", file=sys.stderr, flush=True)
-    return Performance(code=ran.code, wall_s=wall_s)
-
-
-def _reason(ran: Run) -> str:
-    return "\n".join([str(ran.json.get("reason")) if ran.stdout else "", ran.stderr[-2000:]])
+    wrong = scenario.wrong(ran, stale=stage.stale)
+    if wrong:
+        print(f"{scenario.name}, stale {stage.stale}: {wrong}", file=sys.stderr, flush=True)
+    return Performance(code=ran.code, wrong=wrong, wall_s=wall_s)
 
 
 if __name__ == "__main__":

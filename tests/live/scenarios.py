@@ -1,24 +1,27 @@
 """Ways in which users come to read another release's KV, on real engines: each told once stale, once clean.
 
 A scenario puts a deployment into a state, sends what users send, and asks the gate. `stale` says whether the state is
-the dangerous one or its harmless twin; the gate owes exit 1 to the one and 0 to the other.
+the dangerous one or its harmless twin; the gate owes exit 1, by the check that sees it, to the one and 0 to the other.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import yaml
 
-from tests.live.conftest import Operator, Pair, Run
+from tests.live.conftest import Operator, Pair, Run, write_dozen
 from tests.live.servers import Server, llamacpp_server, vllm_server
+from tests.live.upgrades import train_lora
 
 # Eleven probes prove a stale share below 25 %.
 CLAIM = ("--stale-below", "0.25")
@@ -48,17 +51,24 @@ class Stage:
         """Somebody with a ledger of this performance's own."""
         return Operator(directory=self.directory)
 
-    def verify(self, *urls: str, production: dict[str, Any] | None = None, new: Path | None = None, **more: str) -> Run:
-        """The gate for `new` (v1.3 where nothing else is said) after the other release.
+    def verify(
+        self,
+        *urls: str,
+        production: dict[str, Any] | None = None,
+        old: Path | None = None,
+        new: Path | None = None,
+        **more: str,
+    ) -> Run:
+        """The gate for `new` after `old`; v1.3 after v1.2 where nothing else is said.
 
         Args:
             urls: replicas.
             production: of kvrelease.yaml: what users really send.
+            old: the release that was served before.
             new: the release that is said to be served.
             more: further options by name.
         """
-        new = new or self.pair.new
-        old = self.pair.old if new == self.pair.new else self.pair.new
+        old, new = old or self.pair.old, new or self.pair.new
         document = {"production": production} if production else {}
         (self.directory / "kvrelease.yaml").write_text(yaml.safe_dump(document))
         options = [part for name, value in more.items() for part in (f"--{name.replace('_', '-')}", value)]
@@ -67,8 +77,28 @@ class Stage:
         return self.operator.run("verify", *asked, *engines, *CLAIM, *options)
 
 
-Play = Callable[[Stage, Server], Run]
-"""Performs a scenario on a running engine and returns what the gate said."""
+@dataclasses.dataclass(frozen=True)
+class Scenario:
+    """One state of a deployment and its harmless twin.
+
+    Attributes:
+        name: what happened.
+        fails_by: id of the check that tells the dangerous state.
+        play: performs it and returns what the gate said. Where a server runs already, it is the second argument.
+    """
+
+    name: str
+    fails_by: str
+    play: Callable[..., Run]
+
+    def wrong(self, ran: Run, *, stale: bool) -> str:
+        """What the gate did that it should not have done; empty where it was right."""
+        if ran.code != int(stale):
+            return f"ended {ran.code}, not {int(stale)}: {ran.json['reason'] if ran.stdout else ran.stderr[-2000:]}"
+        failed = {check["id"] for check in ran.json["checks"] if check["verdict"] == "fail"}
+        if stale and self.fails_by not in failed:
+            return f"failed by {', '.join(sorted(failed))}, not by {self.fails_by}"
+        return ""
 
 
 # --- what everybody does ---------------------------------------------------------------------------------------------
@@ -143,11 +173,9 @@ def vllm(pair: Pair, *, directory: Path, extra_args: Sequence[str] = ()) -> Iter
         yield server
 
 
-def _post(server: Server, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+def _post(server: Server, path: str, body: dict[str, Any] | None = None) -> None:
     reply = httpx.post(f"{server.url}{path}", json=body or {}, timeout=REQUEST_S, trust_env=False)
     assert reply.status_code == httpx.codes.OK, reply.text
-    found: dict[str, Any] = reply.json() if reply.content else {}
-    return found
 
 
 def serve(server: Server, release: Path) -> None:
@@ -203,10 +231,15 @@ def clients_half_bound(stage: Stage, server: Server) -> Run:
 
 
 def salt_misspelt(stage: Stage, server: Server) -> Run:
-    """Users send the namespace under a name that the engine does not know, and it says nothing."""
-    misspelt = {"cache_slat": "kv1-support-e1"}
-    _reloaded(stage, server, **misspelt)
-    return stage.verify(server.url, production={"body": misspelt})
+    """Users send the namespace under a name that vLLM does not know, so that nothing is bound; or they spell it well.
+
+    In both the cache holds only what this release computed: what fails is that nothing keeps it so.
+    """
+    named = stage.operator.run("namespace", stage.pair.new).expect(0).json["namespace"]
+    sent = {"cache_slat" if stage.stale else "cache_salt": named}
+    _begin(server, stage.pair.new)
+    users(server, stage.prompts, **sent)
+    return stage.verify(server.url, production={"body": sent})
 
 
 def rolled_back(stage: Stage, server: Server) -> Run:
@@ -217,7 +250,7 @@ def rolled_back(stage: Stage, server: Server) -> Run:
     if not stage.stale:
         flush(server)
         users(server, stage.prompts)
-    return stage.verify(server.url, new=stage.pair.old)
+    return stage.verify(server.url, old=stage.pair.new, new=stage.pair.old)
 
 
 def old_weights_under_the_new_label(stage: Stage, server: Server) -> Run:
@@ -227,15 +260,116 @@ def old_weights_under_the_new_label(stage: Stage, server: Server) -> Run:
     return stage.verify(server.url)
 
 
-VLLM: dict[str, Play] = {
-    "in-place reload": reload_in_place,
-    "in-place reload, under load": reload_under_load,
-    "clients half bound": clients_half_bound,
-    "salt misspelt": salt_misspelt,
-    "rollback": rolled_back,
-    "old weights under the new label": old_weights_under_the_new_label,
-}
-"""By name; each plays on the server of `vllm`."""
+# --- vLLM with an adapter ---------------------------------------------------------------------------------------------
+
+_ADAPTER = "support"
+_ADAPTED = r"self_attn\.[qkv]_proj"
+
+
+@contextmanager
+def vllm_with_adapters(pair: Pair, *, directory: Path) -> Iterator[Server]:
+    """A vLLM of v1.3 that takes adapters; two versions of one lie in the folder of its log."""
+    for version in range(2):
+        train_lora(_ADAPTED, first_conversation=version)(pair.new, directory / f"lora-{version}")
+    log, settings = directory / "vllm.log", ("--enable-lora", "--max-lora-rank", "16")
+    runtime = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
+    with vllm_server(pair.new, served_model_name=MODEL, log_path=log, extra_args=settings, env=runtime) as server:
+        yield server
+
+
+def _load_adapter(server: Server, version: Path) -> None:
+    """Replaces the files that the adapter's name stands for, and has vLLM read them anew."""
+    served = version.parent / _ADAPTER
+    shutil.copytree(version, served, dirs_exist_ok=True)
+    _post(server, "/v1/load_lora_adapter", {"lora_name": _ADAPTER, "lora_path": str(served), "load_inplace": True})
+
+
+def adapter_replaced(stage: Stage, server: Server) -> Run:
+    """A LoRA's second version is loaded under the first one's name, and the cache keeps what the first one computed."""
+    old, new = (server.log_path.parent / f"lora-{version}" for version in range(2))
+    flush(server)
+    _load_adapter(server, old)
+    users(server, stage.prompts, model=_ADAPTER)
+    _load_adapter(server, new)
+    if not stage.stale:
+        flush(server)
+        users(server, stage.prompts, model=_ADAPTER)
+    releases = []
+    for version in (old, new):
+        release = stage.directory / f"{version.name}.json"
+        adapted = ("--adapter", f"{_ADAPTER}={version}")
+        stage.operator.run("fingerprint", stage.pair.new, *adapted, "-o", release).expect(0)
+        releases.append(release)
+    return stage.verify(server.url, old=releases[0], new=releases[1], model=_ADAPTER)
+
+
+# --- vLLM over a store ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def vllm_over_a_store(pair: Pair, *, directory: Path) -> Iterator[Server]:
+    """A vLLM of v1.3 over a persistent store, `store` in the folder of its log; `left` there is what v1.2 wrote."""
+    connector = {
+        "kv_connector": "ExampleConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"shared_storage_path": str(directory / "store")},
+    }
+    settings = ("--kv-transfer-config", json.dumps(connector))
+    log, prompts = directory / "old.log", write_dozen(directory / "dozen.yaml")
+    with vllm_server(pair.old, served_model_name=MODEL, log_path=log, extra_args=settings) as old:
+        users(old, prompts, at_once=1)
+    (directory / "store").rename(directory / "left")
+    log = directory / "new.log"
+    with vllm_server(pair.new, served_model_name=MODEL, log_path=log, extra_args=settings) as server:
+        yield server
+
+
+def restarted_over_a_store(stage: Stage, server: Server) -> Run:
+    """A new process of v1.3 opens the directory that v1.2 filled; its keys are tokens, and it knows no salt."""
+    directory = server.log_path.parent
+    shutil.rmtree(directory / "store", ignore_errors=True)
+    if stage.stale:
+        shutil.copytree(directory / "left", directory / "store")
+    flush(server)
+    if not stage.stale:
+        users(server, stage.prompts, at_once=1)
+    return stage.verify(server.url, reference="local")
+
+
+@dataclasses.dataclass(frozen=True)
+class OnVllm:
+    """Scenarios that one server serves.
+
+    Attributes:
+        start: that server, from the pair and a folder of its own.
+        scenarios: in the order in which they play.
+    """
+
+    start: Callable[..., AbstractContextManager[Server]]
+    scenarios: tuple[Scenario, ...]
+
+
+VLLM = (
+    OnVllm(
+        start=vllm,
+        scenarios=(
+            Scenario("in-place reload", "consistency", reload_in_place),
+            Scenario("in-place reload, under load", "consistency", reload_under_load),
+            Scenario("clients half bound", "consistency", clients_half_bound),
+            Scenario("salt misspelt", "binding", salt_misspelt),
+            Scenario("rollback", "consistency", rolled_back),
+            Scenario("old weights under the new label", "identity", old_weights_under_the_new_label),
+        ),
+    ),
+    OnVllm(
+        start=vllm_with_adapters,
+        scenarios=(Scenario("adapter replaced under its name", "consistency", adapter_replaced),),
+    ),
+    OnVllm(
+        start=vllm_over_a_store,
+        scenarios=(Scenario("restart over a persistent store", "consistency", restarted_over_a_store),),
+    ),
+)
 
 
 # --- llama.cpp -------------------------------------------------------------------------------------------------------
@@ -302,11 +436,21 @@ def old_gguf_under_the_new_label(stage: Stage) -> Run:
         return stage.verify(server.url)
 
 
-LLAMACPP: dict[str, Callable[[Stage], Run]] = {
-    "slot restore": slot_restored,
-    "slot restore, quantised KV": lambda stage: slot_restored(stage, settings=QUANTISED_KV),
-    "slot restore, under load": lambda stage: slot_restored(stage, settings=FOUR_SLOTS, loaded=True),
-    "one bad replica of three": one_bad_replica_of_three,
-    "old weights under the new label": old_gguf_under_the_new_label,
-}
-"""By name; each starts the servers that it needs."""
+def quantised_slot_restored(stage: Stage) -> Run:
+    """The same with KV in eight bits."""
+    return slot_restored(stage, settings=QUANTISED_KV)
+
+
+def slot_restored_under_load(stage: Stage) -> Run:
+    """The same in one of four slots, while another client keeps eight requests in flight."""
+    return slot_restored(stage, settings=FOUR_SLOTS, loaded=True)
+
+
+LLAMACPP = (
+    Scenario("slot restore", "consistency", slot_restored),
+    Scenario("slot restore, quantised KV", "consistency", quantised_slot_restored),
+    Scenario("slot restore, under load", "consistency", slot_restored_under_load),
+    Scenario("one bad replica of three", "consistency", one_bad_replica_of_three),
+    Scenario("old weights under the new label", "identity", old_gguf_under_the_new_label),
+)
+"""Each starts the servers that it needs."""

@@ -9,19 +9,24 @@ import pytest
 
 from tests.live import scenarios
 from tests.live.conftest import Pair
-from tests.live.scenarios import Stage
+from tests.live.scenarios import Scenario, Stage
 from tests.live.servers import Server
 
 # The others are told by test_vllm.py and test_llamacpp.py, or are the benchmark's: `python -m benchmarks.scenarios`.
-LLAMACPP = ("slot restore, quantised KV",)
-VLLM = ("salt misspelt", "rollback", "old weights under the new label")
+IN_CI = ("slot restore, quantised KV", "salt misspelt", "rollback", "old weights under the new label")
+ON_VLLM = scenarios.VLLM[0]
 
 both_states = pytest.mark.parametrize("stale", [True, False], ids=["stale", "clean"])
 
 
+def played(*every: Scenario) -> pytest.MarkDecorator:
+    """Those of a server that CI plays."""
+    return pytest.mark.parametrize("scenario", [one for one in every if one.name in IN_CI], ids=lambda one: one.name)
+
+
 @pytest.fixture(scope="module")
 def vllm(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with scenarios.vllm(pair, directory=tmp_path_factory.mktemp("vllm")) as server:
+    with ON_VLLM.start(pair, directory=tmp_path_factory.mktemp("vllm")) as server:
         yield server
 
 
@@ -31,12 +36,12 @@ def stage(pair: Pair, prompts: Path, tmp_path: Path, stale: bool) -> Stage:
 
 
 @both_states
-@pytest.mark.parametrize("name", LLAMACPP)
-def test_llamacpp(name: str, stage: Stage) -> None:
-    scenarios.LLAMACPP[name](stage).expect(int(stage.stale))
+@played(scenarios.LLAMACPP[1])
+def test_llamacpp(scenario: Scenario, stage: Stage) -> None:
+    assert not scenario.wrong(scenario.play(stage), stale=stage.stale)
 
 
 @both_states
-@pytest.mark.parametrize("name", VLLM)
-def test_vllm(name: str, stage: Stage, vllm: Server) -> None:
-    scenarios.VLLM[name](stage, vllm).expect(int(stage.stale))
+@played(*ON_VLLM.scenarios)
+def test_vllm(scenario: Scenario, stage: Stage, vllm: Server) -> None:
+    assert not scenario.wrong(scenario.play(stage, vllm), stale=stage.stale)
