@@ -2,7 +2,8 @@
 
     record [--engine local|vllm]   train the fine-tunes and record pools; goes on where it stopped
     run                            draw 2,000 clean and 2,000 stale runs per cell and judge each; goes on likewise
-    report                         write docs/gate-error-rates.md and .svg; ends 1 where a promise is broken
+    report                         write docs/gate-error-rates.md and .svg; ends 1 where a promise is broken, 3 where
+                                   none is and not every pool was counted
     ship                           trim the pools of the releases that are named into the repository
 
 docs/benchmarks.md says how long each takes. Pools lie under `$KVRELEASE_CACHE/gate` (`~/.cache/kvrelease/gate`); where
@@ -17,18 +18,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.gate.cells import WANTED, cells_of
 from benchmarks.gate.counting import PROCESSES, RUNS, count_all, counted, jobs
-from benchmarks.gate.drawing import PROBES
 from benchmarks.gate.levels import LOCAL_LEVELS, SHIPPED_LEVEL, SHIPPED_READS
 from benchmarks.gate.places import COMMITTED, REPOSITORY, engines_cache, home, pause, say
+from benchmarks.gate.plot import svg
 from benchmarks.gate.pool import load, pool_name, save, trimmed
+from benchmarks.gate.promises import broken_promises, uncounted
 from benchmarks.gate.releases import OLD, RELEASES, ensure_releases
-from benchmarks.gate.table import broken_promises, cells_of, markdown, svg
-from benchmarks.gate.template import copy_template, has_template, save_template
+from benchmarks.gate.sizes import sizes_of
+from benchmarks.gate.table import markdown
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code: 1 where `report` finds a promise broken."""
+    """The exit code: 1 where a promise is broken, 3 where not every pool was counted."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -49,24 +52,28 @@ def main(arguments: Sequence[str]) -> int:
     if options.step == "ship":
         _ship(options)
         return 0
-    pools = _pools(options.pools)
-    wanted = jobs(pools, runs=options.runs)
+    paths = _pools(options.pools)
+    wanted = jobs(paths, runs=options.runs)
     results = home() / "counts.jsonl"
     if options.step == "run":
         chunks = count_all(wanted, results, processes=options.processes, say=say, pause=pause)
     else:
         chunks = counted(wanted, results)
     cells = cells_of(chunks)
-    text = markdown(cells, pools)
+    pools = {(pool.engine, pool.level, pool.release): pool for pool in map(load, paths)}
+    sizes = {place: sizes_of(pool) for place, pool in pools.items()}
+    text = markdown(cells, pools, sizes)
     if options.step == "report":
         (options.into / "gate-error-rates.md").write_text(text)
         (options.into / "gate-error-rates.svg").write_text(svg(cells))
     else:
         print(text)
-    broken = broken_promises(cells)
+    broken, missing = broken_promises(cells, sizes), uncounted(cells)
     for line in broken:
         print(f"BROKEN: {line}", file=sys.stderr)
-    return 1 if broken else 0
+    if missing:
+        print(f"NOT KNOWN of {len(missing)} of {len(WANTED)} pools, the first: {missing[0]}", file=sys.stderr)
+    return 1 if broken else 3 if missing else 0
 
 
 def _pools(folder: Path | None) -> list[Path]:
@@ -75,13 +82,12 @@ def _pools(folder: Path | None) -> list[Path]:
 
 
 def _ship(options: argparse.Namespace) -> None:
-    """Small copies of one level's pools of the releases that are named, and of the real runs' evidence."""
+    """Small copies of one level's pools of the releases that are named."""
     folder = options.pools or home() / "pools"
     for name in options.release or []:
         recorded = load(folder / pool_name(options.engine, SHIPPED_LEVEL[options.engine], name))
         path = save(trimmed(recorded, reads=SHIPPED_READS), COMMITTED)
         say(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")
-    copy_template(options.engine, folder, COMMITTED)
 
 
 async def _record(options: argparse.Namespace) -> None:
@@ -97,13 +103,14 @@ async def _record(options: argparse.Namespace) -> None:
     if options.engine == "vllm":
         await record_vllm.record(old, releases, prompts, pools, say=say, pause=pause)
         return
-    if not has_template("local", pools):
-        say("local: one real run of the gate")
-        first = next(iter(releases.values()))
-        save_template("local", await record_local.real_run(first, threads=options.threads), pools, probes=PROBES)
     recording = await record_local.open_recording(old, prompts, threads=options.threads)
+    levels = options.level or list(LOCAL_LEVELS)
+    missing = {name: recording.missing(name, directory, pools, levels=levels) for name, directory in releases.items()}
+    count = sum(map(len, missing.values()))
+    say(f"local: {len(releases) * len(levels) - count} of {len(releases) * len(levels)} pools are there already")
     for name, directory in releases.items():
-        await recording.record(name, directory, pools, levels=options.level or list(LOCAL_LEVELS), say=say, pause=pause)
+        if missing[name]:
+            await recording.record(name, directory, pools, levels=missing[name], say=say, pause=pause)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import functools
 import itertools
@@ -13,9 +14,9 @@ from pathlib import Path
 import blake3
 import msgspec
 
+from benchmarks.gate import drawing, pool, prompts, recorded
 from benchmarks.gate.drawing import PROBES, Drawing, Outcome
 from benchmarks.gate.pool import load
-from benchmarks.gate.template import load_template
 from benchmarks.remembering import forget_distances, remember_distances
 from kvrelease import verify
 from kvrelease.artifacts import Verdict
@@ -36,6 +37,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
         failed: by check, runs that it failed.
         open: by check, runs in which it was inconclusive.
         unmet: passes of runs that met no stale probe.
+        visible: passes of runs that met a stale probe whose staleness alone, in process, exceeds the run's threshold.
         blind: inconclusive runs in which `power` said that staleness would hide.
         requests: of all runs.
         tokens: of all runs.
@@ -47,6 +49,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     failed: dict[str, int]
     open: dict[str, int]
     unmet: int
+    visible: int
     blind: int
     requests: int
     tokens: int
@@ -58,7 +61,7 @@ class Chunk(Counts, frozen=True, kw_only=True):
     Attributes:
         pool: name of the pool's file.
         pool_digest: of its content.
-        judge_digest: of the source that judges; another judge's counts are not mixed with these.
+        judge_digest: of the source that draws and judges; other counts are not mixed with these.
         first_seed: of the first run; the others follow.
     """
 
@@ -109,11 +112,17 @@ def jobs(pools: Iterable[Path], *, runs: int = RUNS, chunk: int = CHUNK) -> list
 
 
 def judge_digest() -> str:
-    """Of everything in `kvrelease/verify`."""
+    """Of everything that decides what becomes of a run: what judges it, and what draws it."""
     hasher = blake3.blake3()
-    for path in sorted(Path(verify.__path__[0]).glob("*.py")):
-        hasher.update(path.read_bytes())
+    for path in judging_sources():
+        hasher.update(path.name.encode() + b"\0" + path.read_bytes())
     return hasher.hexdigest()[:16]
+
+
+def judging_sources() -> tuple[Path, ...]:
+    """Everything in `kvrelease/verify`, and the modules of this benchmark that draw runs."""
+    drawn_by = (drawing, pool, prompts, recorded)
+    return (*sorted(Path(verify.__path__[0]).glob("*.py")), *(Path(one.__file__) for one in drawn_by))
 
 
 def count_all(
@@ -185,10 +194,13 @@ def read_chunks(results: Path) -> list[Chunk]:
 
 def count(job: Job) -> Chunk:
     """Draws and judges the runs of one chunk."""
-    drawing = _drawing(job.path, job.pool_digest)
+    return chunk_of(job, asyncio.run(_outcomes(job)))
+
+
+async def _outcomes(job: Job) -> list[Outcome]:
+    drawn = _drawing(job.path, job.pool_digest)
     seeds = range(job.first_seed, job.first_seed + job.runs)
-    outcomes = [drawing.run(seed, stale_share=job.stale_share) for seed in seeds]
-    return chunk_of(job, outcomes)
+    return [await drawn.run(seed, stale_share=job.stale_share) for seed in seeds]
 
 
 def chunk_of(job: Job, outcomes: Sequence[Outcome]) -> Chunk:
@@ -205,6 +217,7 @@ def chunk_of(job: Job, outcomes: Sequence[Outcome]) -> Chunk:
         failed=dict(Counter(check for one in outcomes for check in one.failed)),
         open=dict(Counter(check for one in outcomes for check in one.open)),
         unmet=sum(one.verdict is Verdict.PASS and one.stale == 0 for one in outcomes),
+        visible=sum(one.verdict is Verdict.PASS and one.visible > 0 for one in outcomes),
         blind=sum("power" in one.open for one in undecided),
         requests=sum(one.requests for one in outcomes),
         tokens=sum(one.tokens for one in outcomes),
@@ -215,5 +228,4 @@ def chunk_of(job: Job, outcomes: Sequence[Outcome]) -> Chunk:
 def _drawing(path: str, _digest: str) -> Drawing:
     remember_distances()
     forget_distances()
-    pool = load(Path(path))
-    return Drawing(pool, load_template(pool.engine, Path(path).parent), probes=PROBES)
+    return Drawing(load(Path(path)), probes=PROBES)

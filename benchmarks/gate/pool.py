@@ -7,14 +7,18 @@ release) and of every entry several *reads*. Equal observations are kept once.
 from __future__ import annotations
 
 import lzma
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from kvrelease.engines.base import GeneratedToken, Observation, TopLogprob
+from kvrelease.engines.base import EngineIdentity, GeneratedToken, Observation, TopLogprob
 
 Reads = tuple[int, ...]
+
+# The kinds of entries of a prompt, as `PooledPrompt` has them.
+KINDS = ("alone", "company", "again", "stale")
 
 
 class PooledPrompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,9 +30,12 @@ class PooledPrompt(msgspec.Struct, frozen=True, kw_only=True):
         weight: traffic weight.
         prompt_tokens: of it.
         cached_tokens: of a hit.
-        alone: [entries][reads] entries of the new release that nobody else's request was computed beside.
-        company: [entries][reads] the same, written among other requests, as users' are.
-        stale: [entries][reads] entries of the old release, written among other requests, read by the new one.
+        shared_tokens: of these, what other prompts of its prefix have too: what is cached of it before it was asked.
+        cold: [reads] misses: the answers to what wrote `alone`.
+        alone: [entries][reads] the reference's entries of the new release.
+        company: [entries][reads] entries of the new release that users' requests hit, written among other requests.
+        again: [entries][reads] entries of the new release that the gate has written once more, in company too.
+        stale: [entries][reads] entries of the old release that users' requests hit, read by the new one.
         clean_in_process: without noise, in process; for `identity` and `power`.
         stale_in_process: the same over the old release's keys and values.
         old_in_process: the old release itself.
@@ -39,12 +46,25 @@ class PooledPrompt(msgspec.Struct, frozen=True, kw_only=True):
     weight: float
     prompt_tokens: int
     cached_tokens: int
+    shared_tokens: int
+    cold: Reads
     alone: tuple[Reads, ...]
     company: tuple[Reads, ...]
+    again: tuple[Reads, ...]
     stale: tuple[Reads, ...]
     clean_in_process: int
     stale_in_process: int
     old_in_process: int
+
+    def entries(self, kind: str) -> tuple[Reads, ...]:
+        """[entries][reads] of one of `KINDS`."""
+        found: dict[str, tuple[Reads, ...]] = {
+            "alone": self.alone,
+            "company": self.company,
+            "again": self.again,
+            "stale": self.stale,
+        }
+        return found[kind]
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +75,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
         level: of noise, by its name.
         release: by its name.
         about: versions, sizes, seed: what the figures depend on.
+        identity: of the engine that was recorded, without what names it.
         prompts: in the order of the set.
         tokens: every spelling that occurs.
         lengths: [observations] uint8, candidates of each.
@@ -66,6 +87,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     level: str
     release: str
     about: dict[str, str]
+    identity: EngineIdentity
     prompts: tuple[PooledPrompt, ...]
     tokens: tuple[str, ...]
     lengths: bytes
@@ -126,21 +148,45 @@ class PoolWriter:
             self._logprobs += logprobs.tobytes()
         return self._numbers[key]
 
+    def add_all(self, observations: Iterable[Observation]) -> Reads:
+        """[observations] their numbers."""
+        return tuple(self.add(one) for one in observations)
+
     def pool(
-        self, *, engine: str, level: str, release: str, about: dict[str, str], prompts: tuple[PooledPrompt, ...]
+        self,
+        *,
+        engine: str,
+        level: str,
+        release: str,
+        about: Mapping[str, str],
+        identity: EngineIdentity,
+        prompts: tuple[PooledPrompt, ...],
     ) -> Pool:
-        """Everything that was added."""
+        """Everything that was added; how many entries and reads there are is counted, whatever `about` says."""
         return Pool(
             engine=engine,
             level=level,
             release=release,
-            about=about,
+            about={**about, **_sizes(prompts)},
+            identity=msgspec.structs.replace(identity, url="recorded", process="recorded", name=None, labels={}),
             prompts=prompts,
             tokens=tuple(self._tokens),
             lengths=bytes(self._lengths),
             candidates=bytes(self._candidates),
             logprobs=bytes(self._logprobs),
         )
+
+
+def _sizes(prompts: Iterable[PooledPrompt]) -> dict[str, str]:
+    """How many entries of each kind the prompts have, and reads of each entry: the fewest."""
+    entries = {kind: min((len(one.entries(kind)) for one in prompts), default=0) for kind in KINDS}
+    reads = {kind: min((len(reads) for one in prompts for reads in one.entries(kind)), default=0) for kind in KINDS} | {
+        "cold": min((len(one.cold) for one in prompts), default=0)
+    }
+    return {
+        "entries": ", ".join(f"{kind} {count}" for kind, count in entries.items()),
+        "reads": ", ".join(f"{kind} {count}" for kind, count in reads.items()),
+    }
 
 
 def trimmed(pool: Pool, *, reads: int) -> Pool:
@@ -150,23 +196,31 @@ def trimmed(pool: Pool, *, reads: int) -> Pool:
     def kept(number: int) -> int:
         return writer.add(seen[number])
 
-    def entries(found: tuple[Reads, ...]) -> tuple[Reads, ...]:
-        return tuple(tuple(kept(number) for number in one[:reads]) for one in found)
+    def first_of(found: Reads) -> Reads:
+        return tuple(kept(number) for number in found[:reads])
 
     prompts = tuple(
         msgspec.structs.replace(
             one,
-            alone=entries(one.alone),
-            company=entries(one.company),
-            stale=entries(one.stale),
+            cold=first_of(one.cold),
+            alone=tuple(map(first_of, one.alone)),
+            company=tuple(map(first_of, one.company)),
+            again=tuple(map(first_of, one.again)),
+            stale=tuple(map(first_of, one.stale)),
             clean_in_process=kept(one.clean_in_process),
             stale_in_process=kept(one.stale_in_process),
             old_in_process=kept(one.old_in_process),
         )
         for one in pool.prompts
     )
-    about = {**pool.about, "reads": f"{reads} (trimmed)"}
-    return writer.pool(engine=pool.engine, level=pool.level, release=pool.release, about=about, prompts=prompts)
+    return writer.pool(
+        engine=pool.engine,
+        level=pool.level,
+        release=pool.release,
+        about=pool.about,
+        identity=pool.identity,
+        prompts=prompts,
+    )
 
 
 def save(pool: Pool, folder: Path) -> Path:
@@ -178,5 +232,25 @@ def save(pool: Pool, folder: Path) -> Path:
 
 
 def load(path: Path) -> Pool:
-    """A pool from its file."""
+    """A pool from its file.
+
+    Raises:
+        SystemExit: it was recorded before pools had what runs are drawn from now.
+    """
+    try:
+        return _decoded(path)
+    except msgspec.ValidationError as error:
+        raise SystemExit(f"{path} is an earlier recording ({error}): python -m benchmarks.gate record") from error
+
+
+def is_recorded(path: Path, about: Mapping[str, str]) -> bool:
+    """Whether a pool is there that was recorded in just this way; what only an open engine can tell is not compared."""
+    try:
+        found = _decoded(path).about
+    except (FileNotFoundError, msgspec.ValidationError):
+        return False
+    return all(found.get(name) == value for name, value in about.items())
+
+
+def _decoded(path: Path) -> Pool:
     return msgspec.msgpack.decode(lzma.decompress(path.read_bytes()), type=Pool)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 
 from benchmarks.gate.places import REPOSITORY
 from kvrelease.artifacts import ReleaseRef
@@ -32,13 +32,27 @@ def prompt_set(*, limit: int | None = None) -> PromptSet:
     return PromptSet(name=found.name, prompts=chosen, source=found.source)
 
 
-def deployment(release: str, prompts: PromptSet, *, source: Path) -> Deployment:
+def deployment(release: str, prompts: PromptSet) -> Deployment:
     """The release on trial, in the unsalted key space."""
     return Deployment(
-        release=ReleaseRef(name=release, version=None, source=str(source), kv_name=f"kv1-{release}"),
+        release=ReleaseRef(name=release, version=None, source=release, kv_name=f"kv1-{release}"),
         namespace=f"kv1-{release}-undeclared-e0",
         runtime=declared_runtime({}),
         production=Production(),
         salt=None,
         prompt_set=prompts,
     )
+
+
+def shared_tokens(labels: Mapping[str, str], cached: Mapping[str, int | None]) -> dict[str, int]:
+    """What each prompt shares with the others of its prefix, in cached tokens, by its id.
+
+    Args:
+        labels: the shared prefix of each prompt.
+        cached: tokens that were cached of each when it was written after all those before it, in one key space.
+    """
+    least: dict[str, int] = {}
+    for prompt, tokens in cached.items():
+        if tokens:
+            least[labels[prompt]] = min(tokens, least.get(labels[prompt], tokens))
+    return {prompt: least.get(labels[prompt], 0) for prompt in cached}

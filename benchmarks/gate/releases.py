@@ -9,6 +9,7 @@ passes through all its sizes, and saves each.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 import shutil
@@ -17,6 +18,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+import blake3
 import msgspec
 
 REPOSITORY = Path(__file__).parents[2]
@@ -24,6 +26,7 @@ STEPS = (1, 3, 12, 36)
 LAST_LAYERS = 3
 THREADS = 2  # the order of float additions depends on it, so it is fixed, not taken from the machine
 OLD = "smollm2-v1.2"
+WEIGHTS = "model.safetensors"
 
 
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +52,12 @@ RELEASES = tuple(Tuned(layers=layers, steps=steps) for layers in ("all", "last3"
 def release_of(name: str) -> Tuned:
     """The release of a name."""
     return next(one for one in RELEASES if one.name == name)
+
+
+@functools.cache
+def weights_digest(directory: Path) -> str:
+    """Tells one training of a release from another: of its weights' file."""
+    return blake3.blake3().update_mmap(directory / WEIGHTS).hexdigest()[:16]
 
 
 def ensure_releases(
@@ -125,7 +134,7 @@ def _save(model: Any, old: Path, place: Path) -> None:
     tensors = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in model.state_dict().items()}
     save_file(
         {name: tensor for name, tensor in tensors.items() if name in names},
-        draft / "model.safetensors",
+        draft / WEIGHTS,
         metadata={"format": "pt"},
     )
     for path in old.iterdir():

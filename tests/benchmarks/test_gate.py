@@ -2,54 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
-import random
+from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from benchmarks.gate.counting import counted, jobs, read_chunks
-from benchmarks.gate.drawing import PROBES, Drawing
-from benchmarks.gate.levels import VLLM_LEVELS
-from benchmarks.gate.pool import Pool, PooledPrompt, PoolWriter, load, pool_name, save
-from benchmarks.gate.prompts import prompt_set
-from benchmarks.gate.record_vllm import record_from
-from benchmarks.gate.table import Cell, broken_promises
-from benchmarks.gate.template import load_template, nonce_tokens, save_template
+from benchmarks.gate.counting import counted, jobs, judging_sources, read_chunks
+from benchmarks.gate.drawing import PROBES, Drawing, Outcome
+from benchmarks.gate.pool import Pool, is_recorded, load, save, trimmed
 from kvrelease.artifacts import Verdict
 from kvrelease.engines.base import Observation
-from kvrelease.verify.distance import distance
-from tests.engines.scripted import ScriptedEngine
-from tests.verify.builders import evidence, observation
-
-READ_NATS = 0.002
-STALE_NATS = 0.5
+from tests.benchmarks.pools import made_pool
+from tests.verify.builders import identity, observation
 
 
 @pytest.fixture(scope="module")
 def pool() -> Pool:
-    source, writer = random.Random(0), PoolWriter()
-
-    def reads(shift: float) -> tuple[int, ...]:
-        return tuple(writer.add(observation(shift + source.uniform(-READ_NATS, READ_NATS))) for _ in range(2))
-
-    prompts = tuple(
-        PooledPrompt(
-            id=f"p{number}",
-            prefix=f"desk{number % 3}",
-            weight=1.0 / (1 + number),
-            prompt_tokens=200,
-            cached_tokens=192,
-            alone=(reads(0.0),),
-            company=(reads(0.0), reads(0.0)),
-            stale=(reads(STALE_NATS),),
-            clean_in_process=writer.add(observation()),
-            stale_in_process=writer.add(observation(STALE_NATS)),
-            old_in_process=writer.add(observation(2 * STALE_NATS)),
-        )
-        for number in range(PROBES + 6)
-    )
-    return writer.pool(engine="local", level="reading", release="all-36", about={}, prompts=prompts)
+    return made_pool()
 
 
 def candidates(seen: Observation) -> dict[str, float]:
@@ -64,25 +36,46 @@ def test_a_pool_comes_back_and_keeps_equal_observations_once(pool: Pool, tmp_pat
     assert {one.clean_in_process for one in again.prompts} == {first.clean_in_process}
 
 
-def test_the_evidence_of_a_real_run_comes_back_without_its_probes(tmp_path: Path) -> None:
-    real = evidence()
-    save_template("local", real, tmp_path, probes=PROBES)
-    kept = load_template("local", tmp_path)
-    (found,) = kept.replicas
-    assert kept.cost.requests == real.cost.requests + 3 * (PROBES - len(real.replicas[0].probes))
-    assert nonce_tokens(kept) == (5, 5 * 200)
-    assert found.probes == ()
-    assert found.control is not None
-    assert len(found.control.legs[0].observation.tokens) == 1
+def test_what_a_pool_says_of_its_size_is_counted(pool: Pool) -> None:
+    assert pool.about["entries"] == "alone 1, company 2, again 3, stale 1"
+    assert pool.about["reads"] == "alone 8, company 8, again 8, stale 8, cold 8"
+    assert trimmed(pool, reads=2).about["reads"] == "alone 2, company 2, again 2, stale 2, cold 2"
+
+
+def test_a_pool_names_no_place_of_the_machine_that_recorded_it(pool: Pool) -> None:
+    assert identity().url not in str(msgspec.to_builtins(pool.identity))
+
+
+def test_a_pool_that_was_recorded_otherwise_is_recorded_again(pool: Pool, tmp_path: Path) -> None:
+    path = save(pool, tmp_path)
+    assert is_recorded(path, {"prompts": "some"})
+    assert not is_recorded(path, {"prompts": "others"})
+    assert not is_recorded(path, {"prompts": "some", "seed": "1"})
+    assert not is_recorded(tmp_path / "nothing.pool", {})
+
+
+def drawn(pool: Pool, *, stale_share: float, seed: int = 0) -> Outcome:
+    return asyncio.run(Drawing(pool).run(seed, stale_share=stale_share))
 
 
 def test_drawn_runs_are_judged_by_the_gate_and_repeat_by_their_seed(pool: Pool) -> None:
-    drawing = Drawing(pool, evidence())
-    clean, stale = drawing.run(0, stale_share=0.0), drawing.run(0, stale_share=1.0)
+    clean, stale = drawn(pool, stale_share=0.0), drawn(pool, stale_share=1.0)
     assert (clean.verdict, clean.stale) == (Verdict.PASS, 0)
-    assert (stale.verdict, stale.stale, stale.failed) == (Verdict.FAIL, PROBES, ("consistency",))
+    assert (stale.verdict, stale.stale, stale.visible, stale.failed) == (
+        Verdict.FAIL,
+        PROBES,
+        PROBES,
+        ("consistency",),
+    )
     assert stale.requests > clean.requests
-    assert drawing.run(0, stale_share=1.0) == stale
+    assert drawn(pool, stale_share=1.0) == stale
+
+
+def test_a_drawn_clean_run_costs_what_the_gate_asks() -> None:
+    """Sixty probes thrice; eight of them written once more, six looked at again; a key space that nobody uses."""
+    outcome = drawn(made_pool(), stale_share=0.0)
+    control, binding, exposure = 2, 3, 3
+    assert outcome.requests == 3 * PROBES + 2 * 8 + 6 + control + binding + exposure
 
 
 def test_counts_of_another_pool_or_judge_are_not_taken(pool: Pool, tmp_path: Path) -> None:
@@ -94,76 +87,17 @@ def test_counts_of_another_pool_or_judge_are_not_taken(pool: Pool, tmp_path: Pat
         counted(wanted, results)
 
 
-def cell(share: float, *, runs: int = 2000, unmet: int = 0, **verdicts: int) -> Cell:
-    return Cell(
-        engine="local",
-        level="reading",
-        release="all-36",
-        stale_share=share,
-        runs=runs,
-        verdicts=verdicts,
-        failed={},
-        open={},
-        unmet=unmet,
-        blind=0,
-        requests=207 * runs,
-        tokens=runs,
-    )
+def test_counts_are_kept_by_everything_that_draws_a_run() -> None:
+    sources = judging_sources()
+    draws = {path for path in sources if path.parent.name == "gate"}
+    assert draws
+    assert {path.stem for path in draws} >= {name for path in draws for name in modules_of_the_benchmark(path)} - {
+        "places"  # where files lie
+    }
 
 
-@pytest.mark.parametrize(
-    ("found", "is_broken"),
-    [
-        (cell(0.0, **{"pass": 1996, "fail": 4}), False),
-        (cell(0.0, **{"pass": 1995, "fail": 5}), True),
-        (cell(0.05, unmet=92, **{"pass": 92, "fail": 1908}), False),
-        (cell(0.05, unmet=92, **{"pass": 150, "fail": 1850}), True),
-        (cell(1.0, inconclusive=2000), False),
-        (cell(1.0, **{"pass": 1, "fail": 1999}), True),
-    ],
-)
-def test_a_promise_is_broken_by_a_fifth_false_fail_and_by_misses_beyond_the_claim(found: Cell, is_broken: bool) -> None:
-    assert bool(broken_promises([found])) is is_broken
-
-
-def test_a_server_whose_weights_are_reloaded_in_place_fills_pools_that_show_it(tmp_path: Path) -> None:
-    prompts = prompt_set(limit=3)
-    writer = PoolWriter()
-    number = writer.add(observation())
-    twins = tuple(
-        PooledPrompt(
-            id=prompt.id,
-            prefix=prompt.id,
-            weight=prompt.weight,
-            prompt_tokens=0,
-            cached_tokens=0,
-            alone=(),
-            company=(),
-            stale=(),
-            clean_in_process=number,
-            stale_in_process=number,
-            old_in_process=number,
-        )
-        for prompt in prompts.prompts
-    )
-    save(writer.pool(engine="local", level="reading", release="all-36", about={}, prompts=twins), tmp_path)
-    save_template("vllm", evidence(), tmp_path, probes=PROBES)
-    with ScriptedEngine(release="old", model="gate") as engine:
-        recording = record_from(
-            engine.url,
-            tmp_path / "old",
-            {"all-36": tmp_path / "all-36"},
-            prompts,
-            tmp_path,
-            say=lambda _: None,
-            pause=lambda: None,
-        )
-        asyncio.run(recording)
-    for level in VLLM_LEVELS:
-        pool = load(tmp_path / pool_name("vllm", level, "all-36"))
-        seen = pool.observations()
-        for prompt in pool.prompts:
-            clean, stale = (seen[entries[0][0]] for entries in (prompt.alone, prompt.stale))
-            assert 0 < prompt.cached_tokens < prompt.prompt_tokens
-            assert distance(clean, seen[prompt.company[1][0]]).nats == 0
-            assert (distance(clean, stale).nats or 0) > 0
+def modules_of_the_benchmark(path: Path) -> Sequence[str]:
+    """Those that a module imports."""
+    prefix = "benchmarks.gate."
+    found = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom))
+    return [one.module.removeprefix(prefix) for one in found if one.module and one.module.startswith(prefix)]
