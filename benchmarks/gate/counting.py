@@ -14,7 +14,6 @@ from pathlib import Path
 import blake3
 import msgspec
 
-from benchmarks.gate import drawing, pool, prompts, recorded
 from benchmarks.gate.drawing import PROBES, Drawing, Outcome
 from benchmarks.gate.pool import load
 from benchmarks.remembering import forget_distances, remember_distances
@@ -25,6 +24,7 @@ RUNS = 2000
 CHUNK = 250
 PROCESSES = 2
 STALE_SHARES = (0.05, 0.2, 1.0)
+DRAWN_BY = ("drawing.py", "pool.py", "prompts.py", "recorded.py")
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,8 +121,7 @@ def judge_digest() -> str:
 
 def judging_sources() -> tuple[Path, ...]:
     """Everything in `kvrelease/verify`, and the modules of this benchmark that draw runs."""
-    drawn_by = (drawing, pool, prompts, recorded)
-    return (*sorted(Path(verify.__path__[0]).glob("*.py")), *(Path(one.__file__) for one in drawn_by))
+    return (*sorted(Path(verify.__path__[0]).glob("*.py")), *(Path(__file__).parent / name for name in DRAWN_BY))
 
 
 def count_all(

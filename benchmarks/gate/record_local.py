@@ -88,8 +88,9 @@ class LocalRecording:
                 writer = PoolWriter()
                 prompts = await self._pooled_all(name, level, new, exact, writer, pace=pace, pause=pause)
                 about |= self._about(level, directory)
-                # As a worker with a cache of its own tells; this recording's has two.
-                async with new.replica(noise=LOCAL_LEVELS[level].noise) as worker:
+                # As a worker tells that has a cache of this size for itself; this recording's has two writers.
+                own = BlockCache(max_bytes=CACHE_BYTES)
+                async with new.replica(cache=own, noise=LOCAL_LEVELS[level].noise) as worker:
                     identity = await worker.identify()
                 pool = writer.pool(
                     engine="local", level=level, release=name, about=about, identity=identity, prompts=prompts

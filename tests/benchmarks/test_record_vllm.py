@@ -10,7 +10,6 @@ import pytest
 
 from benchmarks.gate.levels import ENTRIES, VLLM_LEVELS, WRITTEN_AGAIN
 from benchmarks.gate.pool import PooledPrompt, PoolWriter, load, pool_name, save
-from benchmarks.gate.prompts import prompt_set
 from benchmarks.gate.record_vllm import MODEL, record, record_from
 from benchmarks.gate.releases import WEIGHTS
 from kvrelease.binding.production import production_request
@@ -20,15 +19,16 @@ from kvrelease.verify.distance import distance
 from kvrelease.verify.record import TOP_LOGPROBS
 from kvrelease.workload.prompt_set import PromptSet
 from tests.engines.scripted import ScriptedEngine
+from tests.verify import deployments
 from tests.verify.builders import identity
-from tests.verify.deployments import with_clients
 
 NEW = "all-36"
 
 
 @pytest.fixture(scope="module")
 def prompts() -> PromptSet:
-    return prompt_set(limit=6)
+    """Short ones: two questions to each of three desks."""
+    return deployments.prompts(per_desk=2)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def answers(release: str, prompts: PromptSet) -> dict[str, Observation]:
         }
 
     with ScriptedEngine(release=release, model=MODEL) as engine:
-        return with_clients([engine], ask)
+        return deployments.with_clients([engine], ask)
 
 
 def save_in_process(release: str, prompts: PromptSet, folder: Path) -> None:
@@ -100,7 +100,7 @@ def recorded_from(
     )
 
 
-def test_a_server_whose_weights_are_reloaded_in_place_fills_pools_that_show_it(
+def test_a_server_whose_weights_are_reloaded_in_place_fills_pools_that_show_it_once(
     releases: Mapping[str, Path], prompts: PromptSet, tmp_path: Path
 ) -> None:
     save_in_process(NEW, prompts, tmp_path)
@@ -120,17 +120,10 @@ def test_a_server_whose_weights_are_reloaded_in_place_fills_pools_that_show_it(
     # Every request but those that write the old release's entries is counted, the last one too.
     asked = sent - ENTRIES * len(prompts)
     assert told[-1] == f"vllm, {NEW}: {asked} of {asked} requests"
-
-
-def test_a_recording_that_is_whole_starts_no_server(
-    releases: Mapping[str, Path], prompts: PromptSet, tmp_path: Path
-) -> None:
-    save_in_process(NEW, prompts, tmp_path)
-    with ScriptedEngine(release="old", model=MODEL) as engine:
-        recorded_from(engine, releases, prompts, tmp_path, say=[])
-    told: list[str] = []
-    asyncio.run(record(releases["old"], {NEW: releases[NEW]}, prompts, tmp_path, say=told.append, pause=lambda: None))
-    assert told == ["vllm: pools of 1 of 1 releases are there already"]
+    # Whole pools need no server: there is none to be started here.
+    again = record(releases["old"], {NEW: releases[NEW]}, prompts, tmp_path, say=told.append, pause=lambda: None)
+    asyncio.run(again)
+    assert told[-1] == "vllm: pools of 1 of 1 releases are there already"
 
 
 def test_entries_that_were_evicted_before_they_were_read_end_the_recording(
@@ -138,7 +131,7 @@ def test_entries_that_were_evicted_before_they_were_read_end_the_recording(
 ) -> None:
     save_in_process(NEW, prompts, tmp_path)
     with (
-        ScriptedEngine(release="old", model=MODEL, capacity_blocks=600) as engine,
+        ScriptedEngine(release="old", model=MODEL, capacity_blocks=40) as engine,
         pytest.raises(SystemExit, match="entries were evicted"),
     ):
         recorded_from(engine, releases, prompts, tmp_path, say=[])
