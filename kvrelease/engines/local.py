@@ -9,13 +9,14 @@ measures what staleness looks like (`stale_and_clean`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import math
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
@@ -35,7 +36,7 @@ from kvrelease.engines.block_cache import TOKENS_ONLY, BlockCache, KeyScheme
 from kvrelease.engines.blocks import COMPUTE_DTYPES, KV_CACHE_DTYPES, Block, BlockShape
 from kvrelease.engines.kernel_noise import KernelNoise, NoiseSource
 from kvrelease.engines.local_kv import KvCache, append_blocks, cut_block, kv_shape, run_model
-from kvrelease.engines.local_release import LoadedRelease, load
+from kvrelease.engines.local_release import LoadedRelease, computing, load
 from kvrelease.engines.local_tokens import TokenCodec
 from kvrelease.engines.prompt_body import StopRule, stop_rule_of
 from kvrelease.engines.request_fields import refuse_slot
@@ -119,7 +120,8 @@ def _open(
     noise: KernelNoise | None,
 ) -> LocalEngine:
     release = load(directory, dtype=dtype, device=device)
-    shape = kv_shape(release, directory, block_tokens=block_tokens, dtype=kept_as)
+    with computing(directory):
+        shape = kv_shape(release, directory, block_tokens=block_tokens, dtype=kept_as)
     return LocalEngine(directory, release, cache, key_scheme, shape=shape, dtype=dtype, threads=threads, noise=noise)
 
 
@@ -281,7 +283,7 @@ class LocalEngine:
             UsageError: `max_tokens` or `top_logprobs` out of range.
             PromptTooLong: prompt and generation do not fit the context.
             Refused: the body is malformed, or the template refuses the messages.
-            InputError: the cache's directory cannot be written.
+            InputError: the cache's directory cannot be written, or the model does not run: memory is short, for one.
         """
         started = time.perf_counter()
         return await asyncio.to_thread(self._complete, request, started=started)
@@ -328,12 +330,18 @@ class LocalEngine:
             return False
         return self.cache.clear()
 
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One request computes at a time; what torch and the model raise meanwhile is told as an error of ours."""
+        with self._running, computing(self._directory):
+            yield
+
     def _complete(self, request: Request, *, started: float) -> Observation:
         refuse_slot(request, url=self.url)
         token_ids = self._tokens.encode(request)
         self._check_fits(token_ids, request)
         keys = self.key_scheme.block_keys(token_ids, block_tokens=self.block_tokens, salt=request.salt)
-        with self._running:
+        with self._alone():
             cached: tuple[Block, ...] = ()
             if not request.bypasses_cache:
                 usable = cacheable_blocks(len(token_ids), self.block_tokens)
@@ -362,7 +370,7 @@ class LocalEngine:
             own = self.key_scheme.block_keys(token_ids, block_tokens=self.block_tokens, salt=request.salt)
             keys.append(own)
         usable = cacheable_blocks(len(ids[0]), self.block_tokens)
-        with self._running, torch.inference_mode():
+        with self._alone(), torch.inference_mode():
             found = [self.cache.prefix(own[:usable], self.shape).blocks for own in keys]
             rows = zip(ids, found, requests, strict=True)
             alike = {(len(row), len(hit), request.max_tokens) for row, hit, request in rows}
@@ -405,7 +413,7 @@ class LocalEngine:
         keys = self.key_scheme.block_keys(token_ids, block_tokens=self.block_tokens, salt=request.salt)
         usable = cacheable_blocks(len(token_ids), self.block_tokens)
         one_pass = self._noise is None or not self._noise.read
-        with self._running, torch.inference_mode():
+        with self._alone(), torch.inference_mode():
             cached = self.cache.prefix(keys[:usable], self.shape).blocks
             rest = token_ids[len(cached) * self.block_tokens :]
             passes = (self._exact(rest, self._restore(cached, kept_blocks=0)) for _ in range(1 if one_pass else times))
@@ -537,7 +545,7 @@ class LocalEngine:
         prefix = token_ids[: usable * self.block_tokens]
         keys = KeyScheme(namespace=self.process).block_keys(prefix, block_tokens=self.block_tokens)
         own_keys = self.key_scheme.block_keys(prefix, block_tokens=self.block_tokens, salt=salt)
-        with self._running, torch.inference_mode():
+        with self._alone(), torch.inference_mode():
             blocks = list(scratch.prefix(keys, self.shape).blocks)
             if len(blocks) < usable and self.cache.has_single_writer:
                 own = self.cache.prefix(own_keys, self.shape).blocks
@@ -550,7 +558,7 @@ class LocalEngine:
         return blocks
 
     def _answer_over(self, token_ids: Sequence[int], blocks: Sequence[Block], request: Request) -> Observation:
-        with self._running:
+        with self._alone():
             return self._answer(token_ids, blocks, request, started=time.perf_counter())
 
 

@@ -156,6 +156,24 @@ def _quiet_transformers() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def computing(directory: Path) -> Iterator[None]:
+    """Tells whatever torch and the model raise while they compute as one InputError.
+
+    An allocation that fails is a RuntimeError of torch's; a model's own code raises what it likes.
+    """
+    try:
+        yield
+    except (KvreleaseError, AssertionError):
+        raise
+    except Exception as error:
+        raise InputError(
+            f"running {directory} in process: {_told(error)}",
+            hint="free memory, or do without: verify takes a saved fingerprint for --release and --old-release too, "
+            "and says what stays unproven",
+        ) from error
+
+
+@contextlib.contextmanager
 def _translated(directory: Path, part: str) -> Iterator[None]:
     """Tells whatever transformers, tokenizers and safetensors raise on a broken directory as one InputError.
 
@@ -166,11 +184,14 @@ def _translated(directory: Path, part: str) -> Iterator[None]:
     except (KvreleaseError, MemoryError):
         raise
     except Exception as error:
-        reason = " ".join(str(error).split())[:_MAX_REASON_CHARS]
         raise InputError(
-            f"loading the {part} of {directory} in process: {type(error).__name__}: {reason}",
+            f"loading the {part} of {directory} in process: {_told(error)}",
             hint=f"kvrelease fingerprint {directory} names the damaged file, if there is one",
         ) from error
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:_MAX_REASON_CHARS]}"
 
 
 def _unsupported(directory: Path, config: Any) -> str | None:

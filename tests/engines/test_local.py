@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from safetensors.numpy import load_file, save_file
 
 from kvrelease.artifacts import JsonObject
@@ -21,6 +22,8 @@ from kvrelease.engines.base import Counters, EngineKind, Observation, Request, R
 from kvrelease.engines.block_cache import TOKENS_ONLY, BlockCache, KeyScheme
 from kvrelease.engines.block_files import BlockFiles
 from kvrelease.engines.local import LocalEngine, open_local, stale_and_clean
+from kvrelease.engines.local_kv import kv_shape
+from kvrelease.engines.local_release import load
 from kvrelease.errors import (
     DamagedFile,
     InputError,
@@ -568,6 +571,39 @@ class TestStaleAndClean:
         deeper = build_release(tmp_path / "deeper", seed=3, layers=3)
         with pytest.raises(UnsupportedRelease, match="none can be stale"):
             run(stale_and_clean(opened(deeper), opened(new_release), prompt(40)))
+
+
+class TestModelsThatDoNotRun:
+    def test_one_that_cannot_run_a_token_is_told_when_it_is_opened(self, tmp_path: Path) -> None:
+        # Three heads of K and V for four of Q: transformers loads it.
+        directory = build_release(tmp_path / "odd", seed=1, kv_heads=3)
+        with pytest.raises(InputError, match=r"running .*odd in process: \w+Error: ") as caught:
+            opened(directory)
+        assert "saved fingerprint" in (caught.value.hint or "")
+
+    def test_memory_that_runs_out_in_a_pass_is_an_error_of_ours_on_every_way(self, new_release: Path) -> None:
+        release = load(new_release, dtype="float32")
+        shape = kv_shape(release, new_release, block_tokens=BLOCK, dtype="float32")
+
+        def exhausted(**_: object) -> object:
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp:128]\n  DefaultCPUAllocator: can't allocate memory")
+
+        whole, broken = (
+            LocalEngine(
+                new_release, one, BlockCache(), TOKENS_ONLY, shape=shape, dtype="float32", threads=1, noise=None
+            )
+            for one in (release, replace(release, model=exhausted))
+        )
+        ways = (
+            broken.complete(prompt(40)),
+            broken.reread(prompt(40), times=2),
+            broken.complete_together([prompt(40)]),
+            stale_and_clean(broken, whole, prompt(40)),
+        )
+        for way in ways:
+            with pytest.raises(InputError, match=r"RuntimeError: .enforce fail .* DefaultCPUAllocator"):
+                run(way)
+        assert len(run(whole.complete(prompt(40))).tokens) > 0
 
 
 class TestOpening:
