@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import datetime
+import secrets
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from kvrelease.verify.judge import VerifyReport
 
 
+def _of_this_run() -> str:
+    return f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+
+
 class RunResults(msgspec.Struct, frozen=True, kw_only=True):
     """What the options say of results.
 
@@ -30,6 +35,7 @@ class RunResults(msgspec.Struct, frozen=True, kw_only=True):
         observations: `--observations`.
         metrics: `--metrics-file`.
         is_watching: there may be several runs.
+        name: of files that nobody named: each run has its own, one that was killed too.
     """
 
     form: Format | None
@@ -37,6 +43,7 @@ class RunResults(msgspec.Struct, frozen=True, kw_only=True):
     observations: Path | None
     metrics: Path | None
     is_watching: bool
+    name: str = msgspec.field(default_factory=_of_this_run)
 
     def require_places(self) -> None:
         """Checks before the work what would lose its result after it.
@@ -61,7 +68,7 @@ class RunResults(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             InputError: it cannot be saved.
         """
-        path = self.observations or _before_flush(evidence)
+        path = self.observations or self._before_flush(evidence)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -77,13 +84,20 @@ class RunResults(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def save_observations(self, evidence: Evidence, *, run: int) -> ExitCode:
-        """Saves what one run observed, where that is wanted; while watching, in a file of its own."""
+        """Saves what one run observed, where that is wanted; while watching, in a file of its own.
+
+        Where a cache was emptied it is kept though nobody asked: the report does not hold it, and no run can observe
+        again what was cached before.
+        """
         path = self.observations
         if path is None:
-            if not evidence.interrupted and any(one.flush for one in evidence.replicas):
-                with contextlib.suppress(OSError):
-                    _before_flush(evidence).unlink()  # the report has it all
-            return ExitCode.OK
+            kept = self._before_flush(evidence)
+            if not kept.exists():
+                return ExitCode.OK
+            code = save(evidence, kept)
+            if code is ExitCode.OK:
+                console.say_note(f"what this run observed, before the flush and after it, is in {kept} (--from {kept})")
+            return code
         return save(evidence, path.with_name(f"{path.stem}-{run:04d}{path.suffix}") if self.is_watching else path)
 
     def after_run(self, found: Lap, *, deployment: Deployment, run: int) -> Lap:
@@ -115,12 +129,11 @@ class RunResults(msgspec.Struct, frozen=True, kw_only=True):
 
         return deliver(report, lambda: verify_document(report), wanted=self.form, output=self.output, code=code)
 
+    def _before_flush(self, evidence: Evidence) -> Path:
+        """Where observations are kept that nobody asked to be saved: a file of this run's own."""
+        from kvrelease.ledger.store import state_directory  # noqa: PLC0415 - late, as in every command
 
-def _before_flush(evidence: Evidence) -> Path:
-    """Where observations are kept that nobody asked to be saved, until the run is whole."""
-    from kvrelease.ledger.store import state_directory  # noqa: PLC0415 - late, as in every command
-
-    return state_directory() / f"{evidence.namespace}-before-flush.json"
+        return state_directory() / f"{evidence.namespace}-flushed-{self.name}.json"
 
 
 def _measured(found: Lap, path: Path, *, deployment: Deployment, run: int) -> Lap:

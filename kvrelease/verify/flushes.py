@@ -29,10 +29,9 @@ class Flushes:
         self._left_out.append(collector)
 
     async def run(self, *, save: Callable[[], None]) -> list[Fault]:
-        """Flushes what wants it; the faults of those that failed meanwhile.
+        """Flushes what wants it; the faults of those that failed meanwhile, or whose evidence could not be saved.
 
-        Raises:
-            KvreleaseError: what was observed cannot be saved; nothing more was emptied.
+        Of an engine whose evidence could not be saved nothing was emptied.
         """
         faults: list[Fault] = []
         for url, all_of_url in self._by_url.items():

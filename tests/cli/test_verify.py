@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -45,16 +46,32 @@ def test_an_allowed_flush_is_announced_saved_before_and_told_after(kv: Kv, argv:
     assert replica.flush.is_proved
 
 
-def test_observations_that_nobody_asked_for_are_kept_only_until_the_run_is_whole(
+def test_observations_that_nobody_asked_for_are_kept_whole_because_no_run_can_observe_them_again(
     kv: Kv, argv: Argv, workdir: Path
 ) -> None:
     result = kv(*argv("--allow-flush", "-o", "r.json"))
     kept = Path(result.err.split("what was observed so far is in ")[1].split(" ")[0])
     assert kept.parent == workdir.parent / "state" / "kvrelease"
-    assert not kept.exists()
-    blocked = workdir.parent / "state" / "kvrelease" / kept.name
-    blocked.mkdir()  # now it cannot be written, and so nothing is emptied
-    assert kv(*argv("--allow-flush", "-o", "r.json")).code == 4
+    (replica,) = artifacts.read(kept, Evidence).replicas
+    assert replica.flush is not None
+    assert replica.flush.is_proved, "what came after the flush is there too"
+    assert f"before the flush and after it, is in {kept}" in result.err
+    assert kv("verify", "--from", kept, "-o", "again.json").code == result.code == 1
+
+
+def test_what_cannot_be_kept_is_not_flushed_and_runs_do_not_share_the_file(
+    kv: Kv, argv: Argv, stale: ScriptedEngine, workdir: Path
+) -> None:
+    kv(*argv("--allow-flush", "-o", "r.json"))
+    stale.reload("old")
+    kv(*argv("--allow-flush", "-o", "r.json"))
+    state = workdir.parent / "state" / "kvrelease"
+    assert len(list(state.glob("*-flushed-*.json"))) == 2
+    shutil.rmtree(state)
+    state.write_text("in the way")
+    flushed = len([seen for seen in stale.requests if seen.path == "/reset_prefix_cache"])
+    assert kv(*argv("--allow-flush", "-o", "r.json", "--no-ledger")).code == 4
+    assert len([seen for seen in stale.requests if seen.path == "/reset_prefix_cache"]) == flushed
 
 
 def test_a_flush_is_neither_repeated_by_a_watch_nor_allowed_where_the_engine_has_none(
