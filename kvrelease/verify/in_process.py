@@ -112,7 +112,8 @@ class InProcess:
         ids = {probe.id for probe in replica.probes} | {one.name for one in replica.calibration}
         old = _recorded(self._twins.baseline, ids)
         if self._twins.golden is not None:
-            pairs, source, like = _recorded(self._twins.golden, ids), "golden", old
+            pairs, source = _recorded(self._twins.golden, ids), "golden"
+            like = old if self._twins.are_recorded_alike else ()
         else:
             pairs, source, like = _pairs(self._answers, ids), "release", _pairs(self._old_answers, ids)
         return msgspec.structs.replace(

@@ -76,6 +76,16 @@ class Record(Artifact, frozen=True, kw_only=True, tag="kvrelease/record"):
     interrupted: bool = False
     faults: tuple[Fault, ...] = ()
 
+    @property
+    def ended_early(self) -> str | None:
+        """Why it is not the whole prompt set from one engine process; None where it is.
+
+        A ledger that could not be written is a fault of the record's, and takes nothing from what was observed.
+        """
+        if self.interrupted:
+            return "it was cut short"
+        return next((fault.message for fault in self.faults if fault.where == self.engine.url), None)
+
 
 async def record(
     engine: EngineClient,

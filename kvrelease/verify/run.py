@@ -264,12 +264,12 @@ def _require_same(record: Record | None, *, option: str, deployment: Deployment,
             f"{option}: {kept}, so it is no record of what an engine computes",
             hint="record it again at the engine's own URL",
         )
-    if same_release and (record.foreign_tokens != 0 or record.interrupted):
+    if same_release and (record.foreign_tokens != 0 or record.ended_early is not None):
         found = f"{record.foreign_tokens} of its cached tokens were not computed by that release"
-        if record.foreign_tokens is None:
+        if record.ended_early is not None:
+            found = record.ended_early
+        elif record.foreign_tokens is None:
             found = "it is not known whether that release computed its cached tokens"
-        elif record.interrupted:
-            found = "it was cut short"
         raise InputError(
             f"{option}: {found}, so it proves nothing", hint="record it again from a clean, trusted process"
         )

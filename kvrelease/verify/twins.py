@@ -38,6 +38,14 @@ class Twins(msgspec.Struct, frozen=True, kw_only=True):
     release: LocalEngine | None = None
     old_release: LocalEngine | None = None
 
+    @property
+    def are_recorded_alike(self) -> bool:
+        """Whether golden record and baseline are of one kind and version of engine: kernels move both alike."""
+        if self.golden is None or self.baseline is None:
+            return False
+        new, old = self.golden.engine, self.baseline.engine
+        return new.version is not None and (new.kind, new.version) == (old.kind, old.version)
+
 
 @asynccontextmanager
 async def open_twins(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from kvrelease import artifacts
 from kvrelease.errors import Refused
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.verify.record import Record
-from tests.engines.scripted import Break, ScriptedEngine
+from tests.engines.scripted import Break, Generation, ScriptedEngine
 from tests.verify.deployments import deployment, prompts, recorded, serve_users
 
 SMALL = deployment(prompt_set=prompts(per_desk=2))
@@ -39,11 +42,31 @@ def test_foreign_hits_that_nobody_can_tell_are_none_and_not_zero() -> None:
         assert recorded(engine, deployed=SMALL).foreign_tokens is None
 
 
+class Dying(ScriptedEngine):
+    """Answers so many requests, and refuses every one after them."""
+
+    def __init__(self, *, after: int) -> None:
+        super().__init__(release="new")
+        self.after = after
+
+    def generate(self, prompt: Sequence[int], body: dict[str, Any]) -> Generation:
+        self.after -= 1
+        if self.after == 0:
+            self.break_with(Break.FORBIDDEN)
+        return super().generate(prompt, body)
+
+
 def test_an_engine_that_never_answers_is_an_error_and_one_that_dies_midway_a_fault() -> None:
     with ScriptedEngine(release="new") as engine:
         engine.break_with(Break.FORBIDDEN)
         with pytest.raises(Refused):
             recorded(engine, deployed=SMALL)
+    with Dying(after=2) as engine:
+        found = recorded(engine, deployed=SMALL)
+    assert len(found.observations) == 2
+    assert not found.interrupted
+    (fault,) = found.faults
+    assert found.ended_early == fault.message
 
 
 def test_a_record_is_an_event_of_the_ledger() -> None:

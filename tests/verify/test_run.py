@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from kvrelease import artifacts
-from kvrelease.artifacts import Verdict
+from kvrelease.artifacts import Fault, Verdict
 from kvrelease.engines.base import EngineClient, EngineKind
 from kvrelease.errors import InputError, PromptSetError
 from kvrelease.ledger.store import IN_MEMORY, Ledger
@@ -375,6 +375,18 @@ def test_a_golden_record_proves_identity_and_a_baseline_names_the_old_weights() 
         assert "old weights" in check(report, CheckId.IDENTITY).detail
 
 
+def test_a_baseline_of_another_kind_of_engine_is_no_witness_like_the_golden_record() -> None:
+    with ScriptedEngine(release="new") as engine, ScriptedEngine(release="old") as before:
+        golden = recorded(engine, deployed=UNSALTED)
+        alike = recorded(before, deployed=deployment("old", prompt_set=SMALL))
+        other = msgspec.structs.replace(alike, engine=msgspec.structs.replace(alike.engine, kind="llamacpp"))
+        for baseline, witnesses in ((alike, len(SMALL.prompts)), (other, 0)):
+            twins = Twins(golden=golden, baseline=baseline)
+            (seen,) = observed(engine, deployed=UNSALTED, limits=LIMITS, twins=twins).evidence.replicas
+            assert len(seen.old_pairs) == len(seen.probes)
+            assert len(seen.old_identity_pairs) == min(witnesses, len(seen.probes))
+
+
 def test_what_other_weights_computed_is_not_remembered_as_the_releases(ledger: Ledger) -> None:
     with ScriptedEngine(release="new", strength_nats=1.0) as staging:
         golden = recorded(staging, deployed=UNSALTED)
@@ -548,6 +560,18 @@ def test_an_engine_that_was_restarted_meanwhile_passes_nothing() -> None:
     assert [fault.exit_code for fault in found.faults] == [5]
     assert "changed during the run" in found.faults[0].message
     assert judge(found.evidence).verdict is not Verdict.PASS
+
+
+def test_a_golden_record_of_two_processes_is_refused_and_one_that_only_the_ledger_missed_is_not() -> None:
+    with Restarting(after=2) as restarting:
+        two = recorded(restarting, deployed=UNSALTED)
+        assert not two.interrupted
+        with pytest.raises(InputError, match=r"--golden: the engine process .* proves nothing"):
+            verified(restarting, deployed=UNSALTED, limits=LIMITS, twins=Twins(golden=two))
+    with ScriptedEngine(release="new") as engine:
+        unwritten = Fault(where="the ledger", exit_code=4, message="no space left")
+        whole = msgspec.structs.replace(recorded(engine, deployed=UNSALTED), faults=(unwritten,))
+        verified(engine, deployed=UNSALTED, limits=LIMITS, twins=Twins(golden=whole))
 
 
 def test_a_dirty_key_space_does_not_cost_the_clean_one_its_memory(ledger: Ledger) -> None:
