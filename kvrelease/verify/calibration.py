@@ -24,7 +24,7 @@ FOREIGN_BOUND_NATS = 0.35
 
 def kernel_distance(replica: ReplicaEvidence) -> float | None:
     """Median distance of the engine's own answers to the reference's, nats; None where it was not measured."""
-    found = [distance(*pair).nats for pair in kernel_pairs(replica.calibration)]
+    found = [distance(*pair).nats for pairs in kernel_pairs(replica.calibration) for pair in pairs]
     known = [nats for nats in found if nats is not None]
     return statistics.median(known) if known else None
 
@@ -43,9 +43,16 @@ def usable(calibration: Iterable[Calibration]) -> tuple[Calibration, ...]:
     )
 
 
-def kernel_pairs(calibration: Iterable[Calibration]) -> Iterable[tuple[Observation, Observation]]:
-    """A miss of the engine with one of the reference, and a hit with a hit."""
-    for one in usable(calibration):
-        yield one.engine[0].observation, one.reference[0].observation
-        if len(one.engine) > 1 and len(one.reference) > 1 and one.engine[1].hits_mostly:
-            yield one.engine[1].observation, one.reference[1].observation
+def kernel_pairs(calibration: Iterable[Calibration]) -> tuple[tuple[tuple[Observation, Observation], ...], ...]:
+    """[prompts][1 or 2] a miss of the engine with one of the reference, and a hit with a hit.
+
+    Both pairs of a prompt read the same two entries: what happened when those were written, they tell once.
+    """
+    return tuple(_pairs_of(one) for one in usable(calibration))
+
+
+def _pairs_of(one: Calibration) -> tuple[tuple[Observation, Observation], ...]:
+    misses = (one.engine[0].observation, one.reference[0].observation)
+    if len(one.engine) > 1 and len(one.reference) > 1 and one.engine[1].hits_mostly:
+        return misses, (one.engine[1].observation, one.reference[1].observation)
+    return (misses,)

@@ -241,6 +241,17 @@ def _misspelt(stray_fields: tuple[str, ...]) -> str:
     )
 
 
+_ASK_FOR_THEM = (
+    "have the server answer with log-probabilities (some gateways drop `logprobs` and `top_logprobs`: name the "
+    "engine's own URL), and verify again"
+)
+
+
+def _tells_candidates(judgements: Sequence[ProbeJudgement], floor: NoiseFloor) -> bool:
+    """Whether the server tells candidates of a token at all, so that more of the same may tell more."""
+    return floor.candidates is not None or any(one.distance is not None for one in judgements)
+
+
 def check_consistency(
     judgements: tuple[ProbeJudgement, ...], *, floor: NoiseFloor, limits: Limits, replica: str
 ) -> Check:
@@ -262,12 +273,16 @@ def check_consistency(
             "verify again",
         )
     if unjudged:
-        return check(CheckVerdict.INCONCLUSIVE, f"{len(unjudged)} probes could not be judged: {unjudged[0].detail}")
+        return check(
+            CheckVerdict.INCONCLUSIVE,
+            f"{len(unjudged)} probes could not be judged: {unjudged[0].detail}"
+            + ("" if _tells_candidates(unjudged, floor) else f"; {_ASK_FOR_THEM}"),
+        )
     if suspect:
         return check(
             CheckVerdict.INCONCLUSIVE,
-            f"{len(suspect)} probes differ from their clean twins, and not reproducibly ({suspect[0].detail}); verify "
-            "again on a quiet engine",
+            f"{len(suspect)} probes differ from their clean twins, which proves nothing yet ({suspect[0].detail}); "
+            + ("verify again on a quiet engine" if _tells_candidates(suspect, floor) else _ASK_FOR_THEM),
         )
     needed = probes_needed(stale_below=limits.stale_below, confidence=limits.confidence)
     if len(judgements) < needed:

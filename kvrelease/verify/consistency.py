@@ -30,6 +30,9 @@ DUST_NATS = 1e-6
 # More than one step of bf16 logits, less than two: one step on one probe is no proof.
 MORE_THAN_ONE_QUANTUM = 1.5
 
+# Where no list has two candidates to read it from: that of bf16 logits from 16 to 32, as vLLM on a CPU has them.
+UNKNOWN_QUANTUM_NATS = 0.125
+
 # The largest distance seen between clean answers of one engine, whose entries were written in other company
 # (docs/statistics.md): an entry differs for good by how it was written, so a smaller difference under one prefix alone
 # is no proof, however often it shows.
@@ -120,11 +123,6 @@ def clean_twin(probe: ProbeEvidence, index: int) -> Observation | None:
     return probe.clean[0].observation if probe.clean else None
 
 
-def _is_above(found: Distance, *, threshold: float) -> bool:
-    """Whether a distance is above the threshold; text decides where there are no log-probabilities."""
-    return found.first_divergence is not None if found.nats is None else found.nats > threshold
-
-
 def leg_distances(probe: ProbeEvidence) -> tuple[Distance, ...]:
     """[production legs] each against its clean twin; empty when there is no twin."""
     pairs = ((leg.observation, clean_twin(probe, index)) for index, leg in enumerate(probe.production))
@@ -139,7 +137,7 @@ def worst_leg(probe: ProbeEvidence) -> int:
 
 def is_suspect(probe: ProbeEvidence, floor: NoiseFloor) -> bool:
     """Whether some screening leg is farther from its clean twin than noise explains."""
-    return any(_is_above(found, threshold=threshold_nats(floor)) for found in leg_distances(probe))
+    return any(found.is_above(threshold_nats(floor)) for found in leg_distances(probe))
 
 
 def suspicion(probe: ProbeEvidence) -> float:
@@ -180,13 +178,14 @@ class _Strength(enum.Enum):
     """How strong the evidence of one probe is."""
 
     UNJUDGED = "no clean reference leg to compare with"
-    BLUNT = "equal texts, but the server gives no log-probabilities"
+    BLUNT = "equal texts, which prove nothing: the server gives no log-probabilities"
     NONE = "within the noise floor"
     CLEARED = "above the noise floor once, and in none of the legs that were asked again"
     UNREPEATED = "suspect, not repeated"
     FLEETING = "above the noise floor in some legs and not in others"
     GROUNDLESS = "reproduced, but no clean pair tells how large noise is here"
     UNLIKE = "reproduced, but production hits where every clean leg missed, and hits may differ from misses by as much"
+    TEXT = "another text in every fresh leg, and no log-probabilities that tell by how much"
     REPRODUCED = "reproduced, and too small under too few prefixes to be told from how an entry was written"
     PROVEN = "reproduced, beyond noise"
 
@@ -210,13 +209,13 @@ def _weighed(probe: ProbeEvidence, floor: NoiseFloor) -> _Weighed:
     if not found:
         return _Weighed(strength=_Strength.UNJUDGED)
     threshold = threshold_nats(floor)
-    if not any(_is_above(one, threshold=threshold) for one in found):
+    if not any(one.is_above(threshold) for one in found):
         strength = _Strength.BLUNT if any(one.nats is None for one in found) else _Strength.NONE
         return _Weighed(strength=strength, distances=found)
     if not probe.repeats.production or not probe.repeats.clean:
         return _Weighed(strength=_Strength.UNREPEATED, distances=found)
     again = repeats_result(probe.repeats, threshold=threshold)
-    strength = _strength_of_repeats(again, floor, needs_floor=any(one.nats is not None for one in found))
+    strength = _strength_of_repeats(again, floor)
     if strength in (_Strength.PROVEN, _Strength.REPRODUCED) and _is_unlike(probe) and again.excess < FOREIGN_BOUND_NATS:
         strength = _Strength.UNLIKE
     return _Weighed(strength=strength, distances=found, again=again)
@@ -231,21 +230,23 @@ def _is_unlike(probe: ProbeEvidence) -> bool:
     return hits and bool(probe.clean) and all(leg.cached_tokens == 0 for leg in probe.repeats.clean)
 
 
-def _strength_of_repeats(again: RepeatsResult, floor: NoiseFloor, *, needs_floor: bool) -> _Strength:
+def _strength_of_repeats(again: RepeatsResult, floor: NoiseFloor) -> _Strength:
     if again.showed == 0:
-        return _Strength.CLEARED if again.legs >= LEGS_THAT_CLEAR else _Strength.UNREPEATED
+        enough = _Strength.BLUNT if again.by_text else _Strength.CLEARED
+        return enough if again.legs >= LEGS_THAT_CLEAR else _Strength.UNREPEATED
+    if not again.is_measured:
+        return _Strength.TEXT if again.showed == again.legs else _Strength.FLEETING
     if again.excess <= threshold_nats(floor) or not again.is_reproduced:
         return _Strength.FLEETING
-    if needs_floor and not floor.pairs:
+    if not floor.pairs:
         return _Strength.GROUNDLESS
     return _Strength.PROVEN if again.is_proof and _is_large(again, floor) else _Strength.REPRODUCED
 
 
 def _is_large(again: RepeatsResult, floor: NoiseFloor) -> bool:
     """Whether a difference is larger than what one entry, written in other company, or one logit step can make."""
-    if again.largest_nats is None:
-        return True  # another text in every leg
-    if floor.quantum is not None and again.largest_nats <= MORE_THAN_ONE_QUANTUM * floor.quantum:
+    step = UNKNOWN_QUANTUM_NATS if floor.quantum is None else floor.quantum
+    if again.largest_nats is None or again.largest_nats <= MORE_THAN_ONE_QUANTUM * step:
         return False
     return again.excess > WRITTEN_APART_NATS
 
@@ -284,6 +285,7 @@ _VERDICTS = {
     _Strength.FLEETING: ProbeVerdict.SUSPECT,
     _Strength.GROUNDLESS: ProbeVerdict.SUSPECT,
     _Strength.UNLIKE: ProbeVerdict.SUSPECT,
+    _Strength.TEXT: ProbeVerdict.SUSPECT,
     _Strength.REPRODUCED: ProbeVerdict.SUSPECT,
     _Strength.PROVEN: ProbeVerdict.STALE,
 }

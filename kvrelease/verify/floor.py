@@ -16,7 +16,7 @@ def judging_floor(replica: ReplicaEvidence) -> NoiseFloor:
     if replica.isolation is not Isolation.REFERENCE:
         return noise_floor(replica.probes, nonces=replica.noise)
     own = [(one.engine[0], one.engine[1]) for one in usable(replica.calibration) if len(one.engine) > 1]
-    pairs = tuple(kernel_pairs(replica.calibration))
+    pairs = kernel_pairs(replica.calibration)
     floor = noise_floor(replica.probes, nonces=(*replica.noise, *own), others=pairs)
     if not pairs and _differs_in_kind(replica):
         return widened(floor, to_threshold=FOREIGN_BOUND_NATS)

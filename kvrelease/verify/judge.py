@@ -168,7 +168,7 @@ def judge(evidence: Evidence) -> VerifyReport:
         probes=probes,
         stale=_stale_share(probes, evidence),
         noise_floor=floor,
-        power=_power_result(evidence, power),
+        power=_power_result(evidence, power, floor=floor),
         prefixes=len({probe.prefix for probe in probes}),
         skipped=evidence.skipped,
         cost=evidence.cost,
@@ -288,8 +288,8 @@ def _stale_share(probes: tuple[ProbeJudgement, ...], evidence: Evidence) -> Stal
     return StaleShare(count=stale, of=judged, rate=stale / judged if judged else None, lower=lower, upper=upper)
 
 
-def _power_result(evidence: Evidence, check: Check) -> PowerResult:
-    median = stale_clean_distance(evidence.power)
+def _power_result(evidence: Evidence, check: Check, *, floor: NoiseFloor) -> PowerResult:
+    median = stale_clean_distance(evidence.power, candidates=floor.candidates)
     if median is None:
         return PowerResult(stale_clean_distance=None, status="unknown")
     status = "sufficient" if check.verdict is CheckVerdict.PASS else "below-floor"

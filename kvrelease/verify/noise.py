@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
 from kvrelease.binding.observe import Leg
 from kvrelease.engines.base import Observation
-from kvrelease.verify.distance import distance, logit_quantum
+from kvrelease.verify.distance import candidates_told, distance, logit_quantum
 from kvrelease.verify.evidence import ProbeEvidence
 
 
@@ -27,7 +27,10 @@ class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True):
         p50: median distance in nats; None without pairs.
         max: largest distance in nats; None without pairs.
         quantum: step of the server's logits in nats; None when not known.
-        apart: of the pairs, those of two entries, each written by itself: only these have the noise of writing.
+        apart: how many times two entries of one prompt were compared, each written by itself: only these have the
+            noise of writing, and each has it once, however often the two were read.
+        candidates: that are told of a token, in the median, by the server and a second one that gives reference legs;
+            None where none are.
     """
 
     pairs: int
@@ -35,20 +38,21 @@ class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True):
     max: float | None
     quantum: float | None
     apart: int = 0
+    candidates: int | None = None
 
 
 def noise_floor(
     probes: Collection[ProbeEvidence],
     *,
     nonces: Iterable[tuple[Leg, Leg]] = (),
-    others: Iterable[tuple[Observation, Observation]] = (),
+    others: Iterable[Sequence[tuple[Observation, Observation]]] = (),
 ) -> NoiseFloor:
     """The floor from clean legs: of each probe cold against hit, hit against hit, and entry against entry.
 
     Args:
         probes: with their reference legs; nonce prompts' count likewise.
         nonces: prompts that nobody else can have cached, a miss and a hit of each; a pair that was not, is left out.
-        others: pairs of clean answers of two engines to one prompt.
+        others: of each prompt that two engines answered, pairs of their answers; all read the same two entries.
     """
     references = [probe.reference_legs for probe in probes]
     missed_then_hit = [pair for pair in nonces if pair[0].hits_mostly is False and pair[1].hits_mostly]
@@ -60,14 +64,18 @@ def noise_floor(
     legs = [leg for group in references for leg in group] + [leg for probe in probes for leg in probe.rewritten]
     legs += [leg for pair in missed_then_hit for leg in pair]
     same = _gaps((one.observation, other.observation) for one, other in read_again)
-    apart = _gaps([*((one.observation, other.observation) for one, other in rewritten), *others])
-    distances = [*same, *apart]
+    apart = _gaps((one.observation, other.observation) for one, other in rewritten)
+    elsewhere = [gaps for pairs in others if (gaps := _gaps(pairs))]
+    answers = tuple(leg.observation for leg in legs)
+    users = [leg.observation for probe in probes for leg in probe.production]
+    distances = [*same, *apart, *itertools.chain.from_iterable(elsewhere)]
     return NoiseFloor(
         pairs=len(distances),
         p50=statistics.median(distances) if distances else None,
         max=max(distances) if distances else None,
-        quantum=logit_quantum(tuple(leg.observation for leg in legs)),
-        apart=len(apart),
+        quantum=logit_quantum(answers),
+        apart=len(apart) + len(elsewhere),
+        candidates=min((told for told in map(candidates_told, (answers, users)) if told is not None), default=None),
     )
 
 

@@ -6,7 +6,7 @@ import statistics
 
 from kvrelease.verify.checks import Check, CheckId, CheckVerdict
 from kvrelease.verify.consistency import threshold_nats
-from kvrelease.verify.distance import distance
+from kvrelease.verify.distance import cut_to, distance, share_of_few
 from kvrelease.verify.evidence import Limits, PowerPair
 from kvrelease.verify.noise import NoiseFloor
 
@@ -19,10 +19,18 @@ MAX_BLIND_THRESHOLD_NATS = 0.25
 # step of fine-tuning makes (median 0.054 nats, docs/statistics.md) lets "no difference" mean "not stale".
 MAX_FOREIGN_THRESHOLD_NATS = 0.02
 
+# So many tell nearly what twenty do (docs/statistics.md).
+ENOUGH_CANDIDATES = 8
 
-def stale_clean_distance(pairs: tuple[PowerPair, ...]) -> float | None:
-    """Median distance of stale against clean answers in nats; None when it was not computed."""
-    found = [distance(pair.stale, pair.clean).nats for pair in pairs]
+
+def stale_clean_distance(pairs: tuple[PowerPair, ...], *, candidates: int | None = None) -> float | None:
+    """Median distance of stale against clean answers in nats; None when it was not computed.
+
+    Args:
+        pairs: in process, where as many candidates are told as are asked for.
+        candidates: that the engine tells; the others are left out.
+    """
+    found = [distance(cut_to(pair.stale, candidates), cut_to(pair.clean, candidates)).nats for pair in pairs]
     known = [nats for nats in found if nats is not None]
     return statistics.median(known) if known else None
 
@@ -36,24 +44,25 @@ def check_power(
     foreign_tokens: int,
 ) -> Check:
     """Would staleness show on these prompts?"""
-    median = stale_clean_distance(pairs)
+    median = stale_clean_distance(pairs, candidates=floor.candidates)
     threshold = threshold_nats(floor)
     if median is None:
-        is_blind = threshold > (MAX_FOREIGN_THRESHOLD_NATS if foreign_tokens else MAX_BLIND_THRESHOLD_NATS)
+        most = MAX_FOREIGN_THRESHOLD_NATS if foreign_tokens else MAX_BLIND_THRESHOLD_NATS
+        is_blind = threshold > most * share_of_few(floor.candidates)
         return Check(
             id=CheckId.POWER,
             verdict=CheckVerdict.INCONCLUSIVE if limits.requires_power or is_blind else CheckVerdict.NOTE,
             detail="power unknown: stale against clean is computed in process, from --old-release and --release"
             + (
-                f"; clean answers differ so much from each other (threshold {threshold:.4f} nats) that staleness may "
-                "hide"
+                f"; clean answers differ so much from each other (threshold {threshold:.4f} nats{_few(floor)}) that "
+                "staleness may hide"
                 + (f", and {foreign_tokens} hit tokens are of unknown origin" if foreign_tokens else "")
                 + ". Verify on a quiet engine, or name both releases"
                 if is_blind
                 else ""
             ),
         )
-    detail = f"stale against clean, in process: median {median:.3f} nats on {len(pairs)} prompts; "
+    detail = f"stale against clean, in process: median {median:.3f} nats on {len(pairs)} prompts{_few(floor)}; "
     if median > threshold:
         return Check(
             id=CheckId.POWER,
@@ -65,3 +74,11 @@ def check_power(
         verdict=CheckVerdict.NOTE if first_touch_decided else CheckVerdict.INCONCLUSIVE,
         detail=detail + f"staleness would hide in the noise (threshold {threshold:.4f})",
     )
+
+
+def _few(floor: NoiseFloor) -> str:
+    """What makes the instrument blunt, where the server tells few candidates."""
+    told = floor.candidates
+    if told is None or told >= ENOUGH_CANDIDATES:
+        return ""
+    return f", of {told} candidates, which is all that the server tells: raise its limit"

@@ -9,7 +9,7 @@ difference does not show again is let go half-way.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -40,15 +40,19 @@ class RepeatsResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         legs: fresh production legs.
-        showed: of these, farther from every clean leg than the threshold.
+        showed: of these, farther from every clean leg than the threshold, or another text.
+        by_text: some legs have no log-probabilities, so that texts were compared throughout.
+        is_measured: figures tell by how much any two legs of different kinds differ, or that it is more than noise.
         p: of the exact permutation test; None where a kind of leg was sent fewer than twice.
-        excess: mean distance of production legs to clean ones above that among clean ones, nats (1 stands for another
-            text, where there are no log-probabilities).
-        largest_nats: the median of the largest difference of one candidate; None without log-probabilities.
+        excess: mean distance of production legs to clean ones above that among clean ones, nats (by text, 1 for another
+            one).
+        largest_nats: the median of the largest difference of one candidate; None by text.
     """
 
     legs: int
     showed: int
+    by_text: bool
+    is_measured: bool
     p: float | None
     excess: float
     largest_nats: float | None
@@ -82,7 +86,9 @@ def repeats_result(repeats: Repeats, *, threshold: float) -> RepeatsResult:
     production = [leg.observation for leg in repeats.production]
     clean = [leg.observation for leg in repeats.clean]
     answers = [*production, *clean]
-    distances = _distances(answers)
+    pairs = [distance(one, other) for one in production for other in clean]
+    by_text = any(pair.nats is None for pair in pairs)
+    distances = _distances(answers, apart=_text_gap if by_text else gap)
     first = len(production)
     across = [distances[one][other] for one in range(first) for other in range(first, len(answers))]
     among = [distances[one][other] for one in range(first, len(answers)) for other in range(one + 1, len(answers))]
@@ -94,23 +100,31 @@ def repeats_result(repeats: Repeats, *, threshold: float) -> RepeatsResult:
     return RepeatsResult(
         legs=first,
         showed=_showed(repeats, threshold=threshold),
+        by_text=by_text,
+        is_measured=all(pair.nats is not None and (pair.shared or pair.nats > threshold) for pair in pairs),
         p=exchange_p(distances, production=first) if first >= 2 and len(clean) >= 2 else None,
         excess=statistics.fmean(across) - (statistics.fmean(among) if among else 0.0),
-        largest_nats=statistics.median(largest) if largest else None,
+        largest_nats=statistics.median(largest) if largest and not by_text else None,
     )
 
 
+def _text_gap(left: Observation, right: Observation) -> float:
+    return 0.0 if distance(left, right).first_divergence is None else 1.0
+
+
 def _showed(repeats: Repeats, *, threshold: float) -> int:
-    """Fresh production legs that lie farther from every clean one than the threshold."""
+    """Fresh production legs that differ from every clean one by more than the threshold."""
     clean = [leg.observation for leg in repeats.clean]
-    return sum(min(gap(leg.observation, twin) for twin in clean) > threshold for leg in repeats.production)
+    return sum(all(distance(leg.observation, twin).is_above(threshold) for twin in clean) for leg in repeats.production)
 
 
-def _distances(answers: Sequence[Observation]) -> list[list[float]]:
+def _distances(
+    answers: Sequence[Observation], *, apart: Callable[[Observation, Observation], float]
+) -> list[list[float]]:
     matrix = [[0.0] * len(answers) for _ in answers]
     for one, left in enumerate(answers):
         for other in range(one):
-            matrix[one][other] = matrix[other][one] = gap(left, answers[other])
+            matrix[one][other] = matrix[other][one] = apart(left, answers[other])
     return matrix
 
 

@@ -69,7 +69,7 @@ def pairs(shift: float, *, count: int = 3) -> tuple[ReferencePair, ...]:
 
 
 def identified(**fields: object) -> ReplicaEvidence:
-    return replace(replica(), identity_source="release", **fields)
+    return replace(replica(), **({"identity_source": "release"} | fields))
 
 
 def asked(**fields: object) -> Check:
@@ -95,6 +95,13 @@ def test_a_golden_record_of_the_same_engine_is_held_to_a_closer_bound() -> None:
     assert asked(identity_pairs=pairs(0.1), identity_is_alike=True).verdict is PASS
 
 
+@pytest.mark.parametrize(("candidates", "expected"), [(20, PASS), (2, INCONCLUSIVE)])
+def test_of_few_candidates_the_bound_between_kernels_is_closer(candidates: int, expected: CheckVerdict) -> None:
+    # 0.13 nats: within 0.15, and above the two thirds of it that two candidates show of other weights.
+    found = check_identity(identified(identity_pairs=pairs(0.26)), floor=replace(QUIET, candidates=candidates))
+    assert found.verdict is expected
+
+
 def test_identity_fails_beyond_it() -> None:
     found = asked(identity_pairs=pairs(1.0))
     assert found.verdict is FAIL
@@ -105,6 +112,19 @@ def test_identity_fails_when_the_old_weights_are_much_closer() -> None:
     found = asked(identity_pairs=pairs(0.2), old_identity_pairs=pairs(0.05))
     assert found.verdict is FAIL
     assert "old weights" in found.detail
+
+
+def test_old_weights_that_are_nearer_by_no_more_than_noise_are_not_proved_and_not_passed() -> None:
+    found = asked(identity_pairs=pairs(0.1), old_identity_pairs=pairs(0.02))
+    assert found.verdict is INCONCLUSIVE
+    assert "--golden" in found.detail
+
+
+def test_between_two_records_settings_differ_by_as_much_as_kernels() -> None:
+    # An engine in bfloat16 that runs the release, a golden record in float32, a baseline in bfloat16 of a near release.
+    recorded = {"identity_source": "golden", "old_identity_pairs": pairs(0.08)}
+    assert asked(identity_pairs=pairs(0.24), **recorded).verdict is INCONCLUSIVE
+    assert asked(identity_pairs=pairs(0.5), **recorded).verdict is FAIL
 
 
 def test_releases_that_differ_by_less_than_kernels_leave_identity_unproven() -> None:
@@ -316,10 +336,15 @@ def test_too_few_clean_probes_are_inconclusive_and_say_what_they_prove() -> None
 
 
 def power(
-    *stale_by: float, largest_noise: float = 0.0, required: bool = False, decided: bool = False, foreign: int = 0
+    *stale_by: float,
+    largest_noise: float = 0.0,
+    required: bool = False,
+    decided: bool = False,
+    foreign: int = 0,
+    candidates: int | None = None,
 ) -> CheckVerdict:
     found = tuple(PowerPair(probe=f"p{n}", stale=observation(by), clean=observation()) for n, by in enumerate(stale_by))
-    floor = NoiseFloor(pairs=4, p50=0.0, max=largest_noise, quantum=0.01)
+    floor = NoiseFloor(pairs=4, p50=0.0, max=largest_noise, quantum=0.01, candidates=candidates)
     limits = Limits(stale_below=0.25, requires_power=required)
     return check_power(found, floor=floor, limits=limits, first_touch_decided=decided, foreign_tokens=foreign).verdict
 
@@ -328,6 +353,25 @@ def test_power_passes_above_the_threshold_and_is_inconclusive_below_it() -> None
     assert power(0.2, largest_noise=0.03) is PASS
     assert power(0.2, largest_noise=0.04) is INCONCLUSIVE
     assert power(0.2, largest_noise=0.04, decided=True) is NOTE
+
+
+def test_power_is_computed_of_the_candidates_that_the_server_tells() -> None:
+    # Every second candidate moves, so the first one tells nothing, and two of three 0.2 / 3.
+    assert power(0.2, candidates=20) is PASS
+    assert power(0.2, candidates=1) is INCONCLUSIVE
+    assert power(0.2, candidates=3, largest_noise=0.02) is PASS
+    assert power(0.2, candidates=3, largest_noise=0.025) is INCONCLUSIVE
+
+
+def test_the_fewer_candidates_are_told_the_less_noise_permits_a_pass_with_unknown_power() -> None:
+    assert [power(largest_noise=0.06, candidates=told) for told in (20, 5, 2, 1)] == [
+        NOTE,
+        NOTE,
+        INCONCLUSIVE,
+        INCONCLUSIVE,
+    ]
+    assert power(largest_noise=0.004, foreign=640, candidates=1) is INCONCLUSIVE
+    assert power(largest_noise=0.003, foreign=640, candidates=1) is NOTE
 
 
 def test_unknown_power_permits_a_pass_unless_it_is_required() -> None:

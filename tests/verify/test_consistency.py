@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from kvrelease.artifacts import Verdict
+from kvrelease.engines.base import GeneratedToken, Observation, TopLogprob
 from kvrelease.verify.consistency import (
     WRITTEN_APART_NATS,
     ProbeJudgement,
@@ -20,7 +22,7 @@ from kvrelease.verify.evidence import ProbeEvidence
 from kvrelease.verify.judge import judge
 from kvrelease.verify.noise import NoiseFloor, noise_floor
 from kvrelease.verify.repeats import LEGS_THAT_CLEAR, REPEATS
-from tests.verify.builders import BASE, leg, observation, probe, repeats, stale_probe
+from tests.verify.builders import BASE, PROMPT_TOKENS, leg, observation, probe, repeats, stale_probe
 from tests.verify.simulation import Noise, batches, bursty, gaussian, observed_run, quiet, rates, rounded
 
 QUIET = NoiseFloor(pairs=40, p50=0.0, max=0.0, quantum=0.01, apart=40)
@@ -170,18 +172,73 @@ def test_without_a_measured_floor_nothing_is_proven_stale_and_nothing_that_diffe
     assert verdicts(probe(), floor=UNMEASURED) == [ProbeVerdict.CLEAN]
 
 
-def test_without_log_probabilities_equal_texts_prove_nothing_and_other_texts_do() -> None:
-    silent, other = observation(logprobs=False), observation(texts=("z",), logprobs=False)
-    clean = [leg(seen=silent)] * REPEATS
-    same = probe(production=[leg(seen=silent)], cold=leg(seen=silent, cached=0), clean=clean[:1])
-    assert verdicts(same, floor=UNMEASURED) == [ProbeVerdict.UNJUDGED]
-    differs = probe(
-        production=[leg(seen=other)],
-        cold=leg(seen=silent, cached=0),
+SILENT, OTHER = observation(logprobs=False), observation(texts=("z",), logprobs=False)
+
+
+def by_text(name: str = "p", *, again: Observation = OTHER, prefix: str = "desk") -> ProbeEvidence:
+    """A probe of a server without log-probabilities whose production leg is another text."""
+    clean = [leg(seen=SILENT)] * REPEATS
+    return probe(
+        name,
+        prefix=prefix,
+        production=[leg(seen=OTHER)],
+        cold=leg(seen=SILENT, cached=0),
         clean=clean[:1],
-        repeats=repeats(*[leg(seen=other)] * REPEATS, clean=clean),
+        repeats=repeats(*[leg(seen=again)] * REPEATS, clean=clean),
     )
-    assert verdicts(differs, floor=UNMEASURED) == [ProbeVerdict.STALE]
+
+
+def test_without_log_probabilities_neither_equal_texts_nor_other_ones_prove_anything() -> None:
+    same = probe(production=[leg(seen=SILENT)], cold=leg(seen=SILENT, cached=0), clean=[leg(seen=SILENT)])
+    assert verdicts(same, floor=UNMEASURED) == [ProbeVerdict.UNJUDGED]
+    # What a near-tie, flipped by how the entry was written, does to every leg as well.
+    (found,) = judged(by_text(), floor=UNMEASURED)
+    assert found.verdict is ProbeVerdict.SUSPECT
+    assert "no log-probabilities" in found.detail
+    assert not is_proven(by_text(), UNMEASURED)
+
+
+def test_another_text_once_and_equal_ones_after_it_prove_nothing_either() -> None:
+    (found,) = judged(by_text(again=SILENT), floor=UNMEASURED)
+    assert found.verdict is ProbeVerdict.UNJUDGED
+
+
+def test_one_leg_without_log_probabilities_is_no_proof_by_its_text() -> None:
+    legs = [leg(0.6)] * (REPEATS - 1)
+    some = probe(production=[leg(0.6)], repeats=repeats(*legs, leg(seen=OTHER)))
+    assert verdicts(some) == [ProbeVerdict.SUSPECT]
+
+
+def told(logprob: float, *, text: str = "a") -> Observation:
+    """Of a server that tells one candidate of each token."""
+    only = GeneratedToken(token=text, logprob=logprob, top=(TopLogprob(token=text, logprob=logprob),))
+    return Observation(text=text, tokens=(only,), prompt_tokens=PROMPT_TOKENS, total_s=0.1)
+
+
+def one_candidate(production: Observation, clean: Observation) -> ProbeEvidence:
+    return probe(
+        production=[leg(seen=production)],
+        cold=leg(seen=clean, cached=0),
+        clean=[leg(seen=clean)],
+        repeats=repeats(*[leg(seen=production)] * REPEATS, clean=[leg(seen=clean)] * REPEATS),
+    )
+
+
+def test_of_one_candidate_each_another_token_is_never_clean() -> None:
+    (found,) = judged(one_candidate(told(-0.8, text="b"), told(-0.8)), floor=replace(QUIET, quantum=None))
+    assert (found.distance, found.verdict) == (0.0, ProbeVerdict.SUSPECT)
+    assert "no log-probabilities that tell by how much" in found.detail
+
+
+def test_of_one_candidate_each_what_the_other_lacks_for_certain_is_proof() -> None:
+    certain = one_candidate(told(-0.1, text="b"), told(-0.1))
+    assert verdicts(certain, floor=replace(QUIET, quantum=None)) == [ProbeVerdict.STALE]
+
+
+def test_one_step_of_logits_is_no_proof_where_no_list_tells_how_large_a_step_is() -> None:
+    step, more = (one_candidate(told(-0.5 - by), told(-0.5)) for by in (0.125, 0.25))
+    assert verdicts(step, floor=replace(QUIET, quantum=None)) == [ProbeVerdict.SUSPECT]
+    assert verdicts(more, floor=replace(QUIET, quantum=None)) == [ProbeVerdict.STALE]
 
 
 def test_a_reference_of_another_kind_widens_the_floor_to_the_bound_between_kernels() -> None:

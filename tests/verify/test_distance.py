@@ -8,7 +8,15 @@ import random
 import pytest
 
 from kvrelease.engines.base import GeneratedToken, Observation, TopLogprob
-from kvrelease.verify.distance import Distance, distance, logit_quantum, telling_tokens
+from kvrelease.verify.distance import (
+    ROUNDED_SHARE,
+    Distance,
+    candidates_told,
+    cut_to,
+    distance,
+    logit_quantum,
+    telling_tokens,
+)
 from tests.verify.builders import observation, token
 
 FORCED = GeneratedToken(token="<think>", logprob=-1e-5, top=(TopLogprob(token="<think>", logprob=-1e-5),))
@@ -24,7 +32,8 @@ def listed(**logprobs: float) -> GeneratedToken:
 
 
 def test_an_observation_is_at_no_distance_from_itself() -> None:
-    assert distance(observation(), observation()) == Distance(nats=0.0, largest_nats=0.0, first_divergence=None)
+    same = Distance(nats=0.0, largest_nats=0.0, first_divergence=None, candidates=20, shared=20)
+    assert distance(observation(), observation()) == same
 
 
 def test_the_distance_is_symmetric() -> None:
@@ -50,6 +59,49 @@ def test_a_server_that_tells_fewer_candidates_is_at_no_distance_for_that() -> No
     full, cut = token(), token()
     cut = GeneratedToken(token=cut.token, logprob=cut.logprob, top=cut.top[:5])
     assert distance(answer(full), answer(cut)).nats == 0.0
+
+
+def test_a_longer_list_on_one_side_does_not_dilute_a_difference() -> None:
+    full = token(0.6)
+    cut = GeneratedToken(token="a", logprob=-0.5, top=token().top[:4])
+    assert distance(answer(full), answer(cut)).nats == pytest.approx(0.3)
+    assert distance(answer(full), answer(cut)).candidates == 4
+
+
+def test_a_token_that_a_short_list_lacks_gets_no_more_than_what_the_list_leaves_over() -> None:
+    # Each holds 0.55: the other's token has 0.45 at most, though the list ends higher.
+    found = distance(answer(listed(a=-0.6)), answer(listed(b=-0.6)))
+    left_over = math.log(1 - math.exp(-0.6) + ROUNDED_SHARE)
+    assert found.nats == pytest.approx(-0.6 - left_over)
+    assert found.nats > 0.15
+
+
+def test_a_list_that_a_server_rounded_leaves_over_what_rounding_may_hide() -> None:
+    rounded = answer(listed(a=-0.01, b=-4.61))  # 0.9999 of all, as far as two decimals tell
+    assert distance(rounded, answer(listed(a=-0.01, c=-4.61))).nats == 0.0
+    absurd = answer(listed(a=1e6, b=-2.0))
+    assert math.isfinite(distance(absurd, answer(listed(a=1e6, c=-2.0))).nats or 0.0)
+
+
+def test_lists_that_share_no_candidate_are_another_answer_whatever_their_figures_allow() -> None:
+    found = distance(answer(listed(a=-0.8)), answer(listed(b=-0.8)))
+    assert (found.nats, found.shared) == (0.0, 0)
+    assert found.is_above(0.3)
+    near_tie = distance(answer(listed(a=-0.8, b=-0.81)), answer(listed(b=-0.8, a=-0.81)))
+    assert near_tie.shared == 2
+    assert not near_tie.is_above(0.3)
+
+
+def test_how_many_candidates_a_server_tells() -> None:
+    few = answer(FORCED, listed(a=-0.5, b=-2.0))
+    assert candidates_told([few, few, answer(token())]) == 2, "one odd answer is no other server"
+    assert candidates_told([observation(logprobs=False)]) is None
+    assert candidates_told([]) is None
+
+
+def test_an_answer_is_cut_to_what_a_server_tells() -> None:
+    assert cut_to(answer(listed(a=-0.5, b=-2.0)), 1) == answer(listed(a=-0.5))
+    assert cut_to(observation(), 20) == cut_to(observation(), None) == observation()
 
 
 def test_ties_at_the_end_of_the_list_make_no_distance() -> None:
@@ -88,7 +140,7 @@ def test_a_forced_first_token_is_skipped_where_both_agree_on_it() -> None:
     left, right = answer(FORCED, token()), answer(FORCED, token(0.2))
     assert distance(left, right).nats == pytest.approx(0.1)
     only_one = answer(listed(**{"<think>": -0.9, "x": -1.0}), token(0.2))
-    assert distance(answer(FORCED, token()), only_one).nats == pytest.approx(0.89999 / 2, abs=1e-4)
+    assert distance(answer(FORCED, token()), only_one).nats == pytest.approx(0.89999, abs=1e-4)
 
 
 def test_when_every_token_is_forced_the_first_is_compared() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kvrelease.verify.distance import cut_to
 from kvrelease.verify.noise import NoiseFloor, noise_floor
-from tests.verify.builders import leg, probe
+from tests.verify.builders import leg, observation, probe
 
 
 def test_without_clean_pairs_the_floor_is_not_known_and_not_zero() -> None:
@@ -43,7 +44,20 @@ def test_nonce_pairs_count_when_the_first_missed_and_the_second_hit() -> None:
 
 
 def test_legs_without_log_probabilities_are_no_pairs() -> None:
-    from tests.verify.builders import observation
-
     silent = leg(seen=observation(logprobs=False))
     assert noise_floor([probe(cold=silent, clean=(silent, silent))]).pairs == 0
+
+
+def test_what_two_engines_answered_to_one_prompt_tells_once_how_their_entries_were_written() -> None:
+    prompts = [[(observation(0.2), observation()), (observation(0.4), observation())] for _ in range(8)]
+    floor = noise_floor([], others=prompts)
+    assert (floor.pairs, floor.apart) == (16, 8)
+    assert floor.max == pytest.approx(0.2)
+    assert noise_floor([], others=[[(observation(logprobs=False), observation())]]).apart == 0
+
+
+def test_how_many_candidates_are_told_is_what_users_answers_and_the_clean_ones_both_have() -> None:
+    assert noise_floor([probe()]).candidates == 20
+    few = leg(seen=cut_to(observation(), 3))
+    assert noise_floor([probe(production=[few])]).candidates == 3
+    assert noise_floor([probe(cold=few, clean=(few,))]).candidates == 3
