@@ -25,7 +25,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         model: the served model name; None for the only one.
         timeout_s: deadline of one call.
         key_variable: environment variable that holds the API key.
-        headers: sent with every request.
+        headers: sent with every request, by names in lower case.
         concurrency: most requests in flight on one replica; None where nobody says.
         ranks: data-parallel ranks to ask one by one: 1 for the engine as a whole, None for those that it tells apart.
         wait_s: how long replicas may take to become ready; None for those that are.
@@ -94,11 +94,16 @@ def access_of(
         model=model or production.model,
         timeout_s=timeout_s,
         key_variable=key_variable,
-        headers={**production.headers, **headers},
+        headers=one_of_each(production.headers, headers),
         concurrency=concurrency,
         ranks=ranks,
         wait_s=wait_s,
     )
+
+
+def one_of_each(*headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers by their names in lower case; of two of one name, however it is spelt, the later one holds."""
+    return {name.lower(): value for some in headers for name, value in some.items()}
 
 
 def _is_among(url: str, replicas: Iterable[ListedReplica]) -> bool:

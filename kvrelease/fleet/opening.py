@@ -22,7 +22,7 @@ from kvrelease.engines.local import open_local
 from kvrelease.engines.process import is_another_process
 from kvrelease.engines.retry import MAX_RETRIES
 from kvrelease.errors import KvreleaseError, UsageError, one_of
-from kvrelease.fleet.access import Access
+from kvrelease.fleet.access import Access, one_of_each
 from kvrelease.fleet.listed import ListedReplica, distinct
 from kvrelease.fleet.names import AddressChange, addresses_of, changes_since
 from kvrelease.fleet.ranks import pins_of
@@ -209,7 +209,7 @@ class _Opener:
             replica.address,
             kind=kind,
             model=access.model,
-            headers={**access.headers, **replica.headers},
+            headers=one_of_each(access.headers, replica.headers),
             api_key=self._key,
             timeout_s=access.timeout_s if timeout_s is None else timeout_s,
             max_retries=max_retries,

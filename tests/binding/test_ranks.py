@@ -49,6 +49,9 @@ def test_where_no_rank_can_be_proven_no_hit_is_attributed(*, honours_rank: bool)
         report = warmed_by_rank(engine)
     assert report.verdict is Verdict.INCONCLUSIVE
     assert not any(one.foreign_tokens for one in report.replicas)
+    assert [(fault.where, fault.exit_code, fault.message) for fault in report.faults] == [
+        (one.shown, 3, "it is not proven that requests for this rank reach it") for one in report.replicas
+    ]
     assert Unattributed.RANK in {one.unattributed for one in report.replicas}
 
 

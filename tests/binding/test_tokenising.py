@@ -9,17 +9,26 @@ import pytest
 from kvrelease.binding.deployment import Replica, prepare_all
 from kvrelease.binding.tokenising import SAMPLE, TokenTable
 from kvrelease.binding.unready import ready_ones
-from kvrelease.engines.base import EngineClient, Request, Route
+from kvrelease.engines.base import EngineClient, EngineKind, Request, Route
 from kvrelease.errors import PromptTooLong
 from kvrelease.ledger.store import IN_MEMORY, Ledger
+from kvrelease.workload.prompt_set import Prompt, PromptKind, PromptSet
 from tests.engines.scripted import ScriptedEngine
-from tests.verify.deployments import deployment, prompts, with_clients
+from tests.verify.deployments import deployment, prompts, question, with_clients
 
 
-def prepared(engines: Sequence[ScriptedEngine]) -> tuple[Replica, ...]:
+def prepared(
+    engines: Sequence[ScriptedEngine], *, prompt_set: PromptSet | None = None, leaves_out: bool = False
+) -> tuple[Replica, ...]:
     async def main(clients: list[EngineClient]) -> tuple[Replica, ...]:
         with Ledger(IN_MEMORY) as ledger:
-            found = await prepare_all(clients, deployment=deployment(), memory=ledger, max_tokens=1)
+            found = await prepare_all(
+                clients,
+                deployment=deployment(prompt_set=prompt_set),
+                memory=ledger,
+                max_tokens=1,
+                leaves_out=leaves_out,
+            )
         ready, unready = ready_ones(found)
         assert unready == ()
         return ready
@@ -74,3 +83,24 @@ def test_replicas_of_one_context_share_the_table_of_what_fits_it() -> None:
     assert (list(cut.by_prompt), list(cut.left_out)) == (["short"], ["long"])
     with pytest.raises(PromptTooLong, match="no prompt fits the context of 4 tokens"):
         table.within(4, max_tokens=1)
+
+
+def pictured(name: str, *, questions: int) -> Prompt:
+    content = [
+        {"type": "image_url", "image_url": {"url": "https://pictures.example/cat.png"}},
+        {"type": "text", "text": question(1) * questions},
+    ]
+    return Prompt(id=name, weight=1.0, kind=PromptKind.CHAT, body={"messages": [{"role": "user", "content": content}]})
+
+
+def test_prompts_with_pictures_do_not_speak_for_a_tokenizer_that_tells_no_ids_of_them() -> None:
+    text = Prompt(
+        id="text", weight=1.0, kind=PromptKind.CHAT, body={"messages": [{"role": "user", "content": question(1)}]}
+    )
+    pictures = [pictured("short", questions=0), pictured("long", questions=3), pictured("between", questions=2)]
+    mixed = PromptSet(name="mixed", prompts=(text, *pictures), source="mixed.yaml")
+    with ScriptedEngine(EngineKind.LLAMACPP, slots=4, context_tokens=100_000) as engine:
+        (replica,) = prepared([engine], prompt_set=mixed, leaves_out=True)
+    assert replica.tokens is not None
+    assert set(replica.tokens) == {"text"}
+    assert set(replica.left_out) == {"short", "long", "between"}

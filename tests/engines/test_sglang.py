@@ -206,6 +206,12 @@ def test_an_adapter_by_its_bare_name_would_be_the_base_model() -> None:
         assert engine.generations() == []
 
 
+def test_an_adapter_that_the_body_names_by_its_path_is_sent_as_it_is() -> None:
+    with ScriptedEngine(EngineKind.SGLANG, adapters=("support",)) as engine:
+        ask(engine.url, chat(extra={"model": "support", "lora_path": "support"}))
+        assert (sent(engine, "model"), sent(engine, "lora_path")) == (["support"], ["support"])
+
+
 def test_an_adapter_that_is_named_is_asked_for_as_sglang_takes_it() -> None:
     async def main(client: EngineClient) -> list[object]:
         found = await client.identify()

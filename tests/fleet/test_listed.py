@@ -6,7 +6,7 @@ import pytest
 
 from kvrelease.engines.address import parse_address
 from kvrelease.errors import InputError, KvreleaseError, NotFound, UsageError
-from kvrelease.fleet.listed import ListedReplica, distinct, listed_replica, read_replicas
+from kvrelease.fleet.listed import MAX_FILE_BYTES, ListedReplica, distinct, listed_replica, read_replicas
 
 A = parse_address("http://a:8000")
 B = parse_address("http://b:8000")
@@ -88,3 +88,14 @@ def test_a_replica_that_is_named_twice_with_other_headers_is_refused_without_the
     with pytest.raises(UsageError) as caught:
         distinct([listed_replica("http://a", headers={"X": value}) for value in ("secret-1", "secret-2")])
     assert "secret" not in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_a_file_larger_than_any_list_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "replicas.txt"
+    url = b"http://a:8000 #"
+    path.write_bytes(url + b"x" * (MAX_FILE_BYTES - len(url)))
+    assert read_replicas(path) == (ListedReplica(address=A),)
+    with path.open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(InputError, match="which no list of replicas is"):
+        read_replicas(path)

@@ -33,6 +33,7 @@ def reached(
     listed: tuple[ListedReplica, ...] = (),
     production: Production | None = None,
     warned: list[str] | None = None,
+    headers: dict[str, str] | None = None,
 ) -> Access:
     access = access_of(
         production=production or Production(),
@@ -42,7 +43,7 @@ def reached(
         model=model,
         timeout_s=5.0,
         key_variable=None,
-        headers={},
+        headers=headers or {},
         warn=(warned if warned is not None else []).append,
     )
     return msgspec.structs.replace(access, backoff_s=0.001)
@@ -177,6 +178,19 @@ def test_headers_of_one_replica_go_to_it_alone() -> None:
         with_fleet(reached(listed=listed), shown)
         assert {seen.headers.get("x-pod") for seen in first.requests} == {"1"}
         assert {seen.headers.get("x-pod") for seen in second.requests} == {None}
+
+
+def test_of_headers_of_one_name_the_replicas_own_holds_then_that_of_the_run_then_that_of_production() -> None:
+    production = Production(headers={"X-Pod": "users", "X-Team": "users", "X-Tenant": "users"})
+    with ScriptedEngine() as engine:
+        address = reached(engine.url).replicas[0].address
+        listed = (ListedReplica(address=address, headers={"X-Pod": "replica"}),)
+        run = {"x-pod": "run", "x-team": "run"}
+        with_fleet(reached(listed=listed, production=production, headers=run), shown)
+        names = ("x-pod", "x-team", "x-tenant")
+        assert {tuple(seen.headers.get(name) for name in names) for seen in engine.requests} == {
+            ("replica", "run", "users")
+        }
 
 
 def test_users_who_come_another_way_are_a_warning() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,8 +24,8 @@ from kvrelease.errors import (
 )
 from kvrelease.fleet.access import Access
 from kvrelease.fleet.opening import Fleet
-from kvrelease.fleet.readiness import may_become_ready
-from kvrelease.progress import ProgressEvent
+from kvrelease.fleet.readiness import MAX_PAUSE_S, Waiting, may_become_ready, wait_for
+from kvrelease.progress import ProgressEvent, silent
 from tests.engines.scripted import Break, ScriptedEngine
 from tests.fleet.names import NAME, Resolver
 from tests.fleet.test_opening import reached, with_fleet
@@ -211,3 +212,18 @@ def test_the_last_attempt_is_not_made_when_the_pause_before_it_takes_the_time_th
         told_of: list[ProgressEvent] = []
         assert isinstance(with_fleet(access, only, progress=told_of.append), ServiceTimeout)
         assert (len(engine.generations()), told_of) == (1, [])
+
+
+def test_pauses_between_attempts_double_up_to_a_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def pass_by(pause_s: float) -> None:
+        pauses.append(pause_s)
+
+    async def attempt(_: float) -> None:
+        if len(pauses) < 7:
+            raise Unreachable("nobody")
+
+    monkeypatch.setattr("kvrelease.fleet.readiness.asyncio.sleep", pass_by)
+    asyncio.run(wait_for(attempt, shown="http://a", waiting=Waiting(silent, wait_s=600.0), pause_s=0.25))
+    assert pauses == [0.25, 0.5, 1.0, 2.0, 4.0, MAX_PAUSE_S, MAX_PAUSE_S]

@@ -95,6 +95,17 @@ def test_a_prompt_that_is_refused_is_named_and_the_others_are_warm(status: int, 
     assert "left out, refused by the server: picture" in render_text(page_of(report), width=400)
 
 
+def test_a_prompt_that_got_no_answer_and_is_then_refused_is_left_out_and_no_error() -> None:
+    with ScriptedEngine(release="new") as engine:
+        engine.refused_text = PICTURE
+        engine.break_with(Break.CRASHING, times=1)
+        pictured = deployment(prompt_set=with_picture())
+        found = only(warmed(engine, deployed=pictured, max_retries=0, max_error_rate=0.5, concurrency=1))
+        assert asks_for_the_picture(engine) == 2
+    assert left_out(found) == [("picture", Why.REFUSED)]
+    assert (found.errors, found.failed) == (0, ())
+
+
 def test_a_prompt_whose_ids_are_not_told_costs_the_others_no_figures() -> None:
     with ScriptedEngine(EngineKind.LLAMACPP, release="new", slots=4, context_tokens=100_000) as engine:
         found = only(report := warmed(engine, deployed=deployment(prompt_set=with_picture())))
