@@ -6,10 +6,14 @@ Pure.
 from __future__ import annotations
 
 import enum
+import math
 import random
 from collections.abc import Callable, Sequence
 
 from kvrelease.workload.logged import LoggedRequest
+
+# What a bound of strata that is whole in decimals may be off by in binary.
+_ROUNDING = 1e-9
 
 
 class SplitBy(enum.StrEnum):
@@ -48,8 +52,33 @@ class Split:
             start = self.from_s
             assert start is not None, "a split by time has one"
             return lambda request: request.at_s is not None and request.at_s >= start
-        draw = random.Random(self._seed)  # noqa: S311 - repeatable, not secret
-        return lambda _request: draw.random() < self._share
+        draw = _Draw(share=self._share, seed=self._seed)
+        return lambda _request: draw.takes_next()
+
+
+class _Draw:
+    """One request of every so many, at random within them: the share is exact, however few there are.
+
+    Drawn each for itself, twenty requests at a fifth are held out as none or as eight. The first request is never
+    drawn: where there is no other, it is chosen from.
+    """
+
+    def __init__(self, *, share: float, seed: int) -> None:
+        self._share = share
+        self._random = random.Random(seed)  # noqa: S311 - repeatable, not secret
+        self._seen = 0
+        self._strata = 0
+        self._end = 0
+        self._drawn = 0
+
+    def takes_next(self) -> bool:
+        if self._seen == self._end:
+            self._strata += 1
+            start, self._end = self._end, math.ceil(self._strata / self._share - _ROUNDING)
+            self._drawn = self._random.randrange(max(start, min(1, self._end - 1)), self._end)
+        is_taken = self._seen == self._drawn
+        self._seen += 1
+        return is_taken
 
 
 def split_by(times: Sequence[float] | None, *, share: float, seed: int) -> Split:

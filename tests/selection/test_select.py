@@ -180,7 +180,7 @@ def test_a_log_without_text_or_hashes_cannot_be_chosen_from() -> None:
 
 def test_holding_everything_out_is_an_error() -> None:
     with pytest.raises(TrafficLogError, match="every request is held out"):
-        selecting([chat("a" * 200, "b")], requests=1, held_out=0.999999)
+        selecting([chat("a" * 200, "b")], requests=1, held_out=1.0)
 
 
 def test_prompts_shorter_than_a_block_are_told_and_nothing_is_chosen() -> None:
