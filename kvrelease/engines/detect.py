@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 import httpx
@@ -39,12 +39,14 @@ async def open_engine(
     connector: httpx.AsyncBaseTransport | None = None,
     connections: Connections | None = None,
     pin: RankPin | None = None,
+    checks_kind: bool = False,
 ) -> EngineClient:
     """A client of the engine at a URL; the caller closes it (`contextlib.aclosing`).
 
     Args:
         url: base URL, with or without `/v1`, or the address in it.
-        kind: which adapter; None to ask the server. A named kind is not checked, and nothing is sent yet.
+        kind: which adapter; None to ask the server. A named kind is not checked, and nothing is sent yet, unless
+            `checks_kind` asks for that.
         model: the served model name; None for the only one.
         headers: sent with every request.
         api_key: sent as a bearer token.
@@ -54,6 +56,7 @@ async def open_engine(
         connector: replaces the network, in tests.
         connections: to the same origin, shared with other clients; None for its own.
         pin: the data-parallel rank that requests are for; None for none.
+        checks_kind: a named kind is held against what the server says it is.
 
     Raises:
         UsageError: a wrong URL, header or kind.
@@ -71,7 +74,11 @@ async def open_engine(
         pin=pin,
     )
     try:
-        return _client(kind or await detect_kind(transport), transport, model=model)
+        if kind is None:
+            kind = await detect_kind(transport)
+        elif checks_kind:
+            await _require_kind(kind, transport, model=model)
+        return _client(kind, transport, model=model)
     except BaseException:
         await transport.aclose()
         raise
@@ -95,11 +102,48 @@ async def detect_kind(transport: Transport) -> EngineKind:
             f"{reply.what}: the answer has no list of models, so this is no OpenAI-compatible engine",
             hint="check the base URL; name the kind with --engine if it is one after all",
         )
-    for entry in as_list(models):
-        owner = as_text(as_object(entry).get("owned_by"))
-        if owner in _OWNERS:
-            return _OWNERS[owner]
-    return await _kind_by_routes(transport)
+    owners = _owners(models, of=None)
+    return owners[0] if owners else await _kind_by_routes(transport)
+
+
+def _owners(models: Sequence[object], *, of: str | None) -> list[EngineKind]:
+    """The kinds that entries of a list of models name, in their order; of the model `of` alone where it is listed.
+
+    Proxies give names of their own (LiteLLM and OpenAI "openai", llama-swap its own): those say nothing.
+    """
+    entries = [as_object(entry) for entry in models]
+    named = [entry for entry in entries if of is not None and entry.get("id") == of]
+    told = (as_text(entry.get("owned_by")) for entry in named or entries)
+    return [_OWNERS[owner] for owner in told if owner in _OWNERS]
+
+
+async def _require_kind(kind: EngineKind, transport: Transport, *, model: str | None) -> None:
+    """Raises where the server says that it is an engine of another kind than the one that was named.
+
+    The server's list of models says so, and no route of the named kind's own speaks against it: a router may list
+    models as those of another engine than the one behind it. Where nothing is told the user is believed, and any engine
+    may be asked by the OpenAI protocol alone.
+
+    Raises:
+        UsageError: it is another kind.
+        ServiceError: nobody answers at all.
+    """
+    if kind in (EngineKind.OPENAI, EngineKind.LOCAL):
+        return
+    reply = await transport.get(MODELS, is_optional=True)
+    if not reply.is_ok or looks_like_html(reply.data, reply.headers):
+        return
+    try:
+        listed = parse_object(reply).get("data")
+    except UnexpectedReply:
+        return
+    owners = _owners(as_list(listed), of=model)
+    if not owners or kind in owners or await _kind_by_routes(transport) is kind:
+        return
+    raise UsageError(
+        f"{transport.url} lists its models as those of {owners[0]}, and --engine names {kind}",
+        hint=f"leave --engine out, or name {owners[0]}",
+    )
 
 
 async def _kind_by_routes(transport: Transport) -> EngineKind:

@@ -171,7 +171,11 @@ class _Opener:
         async def attempt(left_s: float) -> None:
             async with self._at_once:
                 engine = await self._client(
-                    replica, kind=self._access.kind, timeout_s=min(left_s, self._access.timeout_s), max_retries=0
+                    replica,
+                    kind=self._access.kind,
+                    timeout_s=min(left_s, self._access.timeout_s),
+                    max_retries=0,
+                    checks_kind=True,
                 )
                 async with aclosing(engine):
                     await generate_one_token(engine)
@@ -181,7 +185,7 @@ class _Opener:
 
     async def _opened_ones(self, replica: ListedReplica) -> tuple[EngineClient, ...]:
         connections = Connections(replica.address, most=self._most)
-        whole = await self._client(replica, kind=self._access.kind, connections=connections)
+        whole = await self._client(replica, kind=self._access.kind, connections=connections, checks_kind=True)
         self._opened.append(whole)
         identity = await self._require_one_process(whole, replica=replica)
         pins = pins_of(identity, wanted=self._access.ranks, listed=replica.rank)
@@ -203,6 +207,7 @@ class _Opener:
         pin: RankPin | None = None,
         timeout_s: float | None = None,
         max_retries: int = MAX_RETRIES,
+        checks_kind: bool = False,
     ) -> EngineClient:
         access = self._access
         return await open_engine(
@@ -216,6 +221,7 @@ class _Opener:
             backoff_s=access.backoff_s,
             connections=connections,
             pin=pin,
+            checks_kind=checks_kind,
         )
 
     async def _require_one_process(self, engine: EngineClient, *, replica: ListedReplica) -> EngineIdentity:

@@ -28,6 +28,28 @@ def test_prewarm_warms_the_others_and_names_the_one_that_cannot_be_asked(
     assert "HTML" in result.err
 
 
+def test_a_kind_that_the_engine_says_it_is_not_is_refused_before_anything_is_sent(kv: Kv, releases: Releases) -> None:
+    with ScriptedEngine(release="new") as engine:
+        argv = (
+            "--release",
+            releases.new,
+            "--prompts",
+            "prompts.yaml",
+            "--engine-url",
+            engine.url,
+            "--engine",
+            "sglang",
+        )
+        for command in ("prewarm", "record", "verify"):
+            result = kv(command, *argv)
+            assert result.code == 2, result.err
+            assert "lists its models as those of vllm, and --engine names sglang" in result.err
+            assert "next: leave --engine out, or name vllm" in result.err
+        waited = kv("prewarm", *argv, "--wait", 30)
+        assert waited.code == 2, "it is not waited for"
+        assert engine.generations() == []
+
+
 def test_verify_judges_the_others_and_does_not_pass(kv: Kv, releases: Releases) -> None:
     with ScriptedEngine(release="new") as good, ScriptedEngine(release="new") as bad:
         bad.break_with(Break.HTML, path="/v1/models")

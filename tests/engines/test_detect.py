@@ -60,6 +60,83 @@ def test_the_adapter_is_the_servers_or_the_one_that_is_named(kind: EngineKind) -
         assert use(engine.url, kind_of, kind=EngineKind.OPENAI) is EngineKind.OPENAI
 
 
+KINDS = (EngineKind.VLLM, EngineKind.LLAMACPP, EngineKind.SGLANG)
+
+
+def checked(
+    url: str, kind: EngineKind, *, model: str | None = None, connector: httpx.AsyncBaseTransport | None = None
+) -> EngineKind:
+    """The kind of a client that is opened by name, and checked."""
+
+    async def main() -> EngineKind:
+        client = await open_engine(
+            url, kind=kind, model=model, timeout_s=5.0, backoff_s=0.001, connector=connector, checks_kind=True
+        )
+        await client.aclose()
+        return client.kind
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_named_kind_that_the_server_says_it_is_not_is_refused(kind: EngineKind) -> None:
+    with ScriptedEngine(kind) as engine:
+        assert checked(engine.url, kind) is kind
+        for other in KINDS:
+            if other is not kind:
+                with pytest.raises(UsageError, match=f"as those of {kind}, and --engine names {other}") as caught:
+                    checked(engine.url, other)
+                assert caught.value.hint == f"leave --engine out, or name {kind}"
+        asked = len(engine.requests)
+        assert checked(engine.url, EngineKind.OPENAI) is EngineKind.OPENAI
+        assert len(engine.requests) == asked, "any of them speaks that protocol"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx.Response(200, json={"data": [{"id": "m", "owned_by": "openai"}, {"id": "n", "owned_by": None}, 7]}),
+        httpx.Response(200, json={"data": [{"id": "m", "owned_by": "llama-swap"}]}),
+        httpx.Response(200, json={"data": []}),
+        httpx.Response(200, json={"data": {"id": "m"}}),
+        httpx.Response(200, text="<html>welcome</html>"),
+        httpx.Response(200, text="{"),
+        httpx.Response(401),
+        httpx.Response(404),
+    ],
+)
+def test_where_nothing_tells_the_kind_the_user_is_believed(answer: httpx.Response) -> None:
+    connector = httpx.MockTransport(lambda _: answer)
+    assert checked("http://h", EngineKind.SGLANG, connector=connector) is EngineKind.SGLANG
+
+
+def listing(*owners: str, routes: dict[str, httpx.Response] | None = None) -> httpx.MockTransport:
+    """A server that lists a model for each owner, called a, b, …, and has these routes besides."""
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/models":
+            models = [{"id": name, "owned_by": owner} for name, owner in zip("abc", owners, strict=False)]
+            return httpx.Response(200, json={"data": models})
+        return (routes or {}).get(request.url.path, httpx.Response(404))
+
+    return httpx.MockTransport(handle)
+
+
+def test_a_router_that_lists_all_models_as_those_of_one_engine_is_no_proof_against_the_engines_own_route() -> None:
+    own = {"/model_info": httpx.Response(200, json={"model_path": "/m"})}
+    assert checked("http://h", EngineKind.SGLANG, connector=listing("vllm", routes=own)) is EngineKind.SGLANG
+    with pytest.raises(UsageError):
+        checked("http://h", EngineKind.LLAMACPP, connector=listing("vllm", routes=own))
+
+
+def test_of_several_models_the_one_that_is_asked_for_tells_the_kind() -> None:
+    both = listing("vllm", "sglang")
+    assert checked("http://h", EngineKind.SGLANG, connector=both) is EngineKind.SGLANG
+    assert checked("http://h", EngineKind.SGLANG, model="b", connector=both) is EngineKind.SGLANG
+    with pytest.raises(UsageError, match="as those of vllm"):
+        checked("http://h", EngineKind.SGLANG, model="a", connector=both)
+
+
 def test_the_engine_in_process_has_no_url() -> None:
     with pytest.raises(UsageError):
         use("http://127.0.0.1:1", kind_of, kind=EngineKind.LOCAL)
