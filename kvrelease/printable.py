@@ -30,6 +30,11 @@ def listed(names: Sequence[str]) -> str:
     return shown if len(names) <= _NAMES_SHOWN else f"{shown} and {len(names) - _NAMES_SHOWN} more"
 
 
+def number_of(count: int, one: str, many: str | None = None) -> str:
+    """A count with its noun, or with noun and verb: of one, and of many (an s more where that is all)."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
 def first_of(names: Sequence[str]) -> str:
     """The first of some names, and how many more there are; as they are given, for a page that shows them safely."""
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

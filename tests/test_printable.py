@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvrelease.errors import InputError
-from kvrelease.printable import first_of, listed, printable
+from kvrelease.printable import first_of, listed, number_of, printable
 
 
 def test_control_characters_are_spelt_out() -> None:
@@ -25,6 +25,16 @@ def test_names_are_listed_quoted_and_the_rest_is_counted() -> None:
     assert listed(["a", "\x1b[31mb"]) == r"'a', '\x1b[31mb'"
     assert listed("abcde") == "'a', 'b', 'c', 'd', 'e'"
     assert listed("abcdefg") == "'a', 'b', 'c', 'd', 'e' and 2 more"
+
+
+def test_a_count_has_the_noun_and_the_verb_that_go_with_it() -> None:
+    assert [number_of(count, "prompt") for count in (0, 1, 2, 1200)] == [
+        "0 prompts",
+        "1 prompt",
+        "2 prompts",
+        "1,200 prompts",
+    ]
+    assert [number_of(count, "prompt was", "prompts were") for count in (1, 2)] == ["1 prompt was", "2 prompts were"]
 
 
 def test_the_first_name_stands_for_the_others() -> None:

@@ -2,6 +2,7 @@
 
 import datetime
 
+from kvrelease.printable import number_of
 from kvrelease.report.document import Block, Document, Facts, Notes, Table, number
 from kvrelease.report.prompts import NOT_COUNTED
 from kvrelease.workload.log_check import MAX_DISTINCT
@@ -95,7 +96,10 @@ def _token_facts(found: LogReport) -> list[tuple[str, str]]:
         return [("tokens", NOT_COUNTED)]
     unknown = f"; of {number(tokens.unknown)} not known" if tokens.unknown else ""
     return [
-        ("tokens", f"{number(tokens.total)} in {number(tokens.counted)} requests, {number(tokens.longest)} at most"),
+        (
+            "tokens",
+            f"{number(tokens.total)} in {number_of(tokens.counted, 'request')}, {number(tokens.longest)} at most",
+        ),
         ("counted by", f"{tokens.by}{unknown}"),
         ("cannot be cached", f"{number(tokens.uncacheable)} no longer than a block of {tokens.block_tokens} tokens"),
     ]

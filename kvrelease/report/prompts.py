@@ -1,5 +1,6 @@
 """The page of a prompt set."""
 
+from kvrelease.printable import number_of
 from kvrelease.report.document import Block, Document, Facts, Notes, Table, first_rows, number, share
 from kvrelease.workload.check import PromptsReport
 from kvrelease.workload.tokens import TokenFigures
@@ -78,7 +79,7 @@ def _token_facts(figures: TokenFigures | None) -> tuple[tuple[str, str], ...]:
     unknown = sum(count for _, count in figures.unknown)
     return (
         ("tokens", f"{number(figures.total)} ({number(figures.shortest)} to {number(figures.longest)} a prompt)"),
-        ("counted by", figures.by if not unknown else f"{figures.by}; of {unknown} prompts not known"),
+        ("counted by", figures.by if not unknown else f"{figures.by}; of {number_of(unknown, 'prompt')} not known"),
         (
             f"blocks of {figures.block_tokens}",
             f"{number(figures.cacheable)} tokens can be hit, {number(figures.unique)} of them different",

@@ -1,5 +1,6 @@
 """The page of a selection."""
 
+from kvrelease.printable import number_of
 from kvrelease.report.document import Block, Document, Facts, Notes, Table, first_rows, number, share
 from kvrelease.report.log import passed_over_text
 from kvrelease.selection.result import Selection
@@ -25,7 +26,7 @@ def selection_document(found: Selection) -> Document:
         ("held out", _held_out(found)),
         (
             "chosen",
-            f"{number(len(found.prompts))} prompts, {number(last.length if last else 0)} {unit}, "
+            f"{number_of(len(found.prompts), 'prompt')}, {number(last.length if last else 0)} {unit}, "
             f"{number(last.blocks if last else 0)} blocks of {found.block} {unit}",
         ),
         ("expected hit rate", _expected(found)),
@@ -71,7 +72,7 @@ def selection_document(found: Selection) -> Document:
 def _held_out(found: Selection) -> str:
     if found.held_out is None:
         return _SPLITS[found.split]
-    return f"{number(found.held_out.requests)} requests: {_SPLITS[found.split]}"
+    return f"{number_of(found.held_out.requests, 'request')}: {_SPLITS[found.split]}"
 
 
 def _against_the_best(found: Selection) -> str:

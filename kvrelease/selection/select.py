@@ -13,6 +13,7 @@ from itertools import islice
 import msgspec
 
 from kvrelease.errors import InputError, TrafficLogError
+from kvrelease.printable import number_of
 from kvrelease.selection.chosen_set import ChosenSet, choose_set, fit_to_read
 from kvrelease.selection.cutting import Cutter, Encode, Unit, cutter_for
 from kvrelease.selection.evaluate import Score, Sums
@@ -271,8 +272,8 @@ def _warnings(cutter: Cutter, chosen_set: ChosenSet, counted: _Counted) -> tuple
         )
     if counted.unknown:
         warnings.append(
-            f"{counted.unknown} requests have a length that is not known (images, or the chat template refuses them): "
-            "nothing of them is counted"
+            f"the length of {number_of(counted.unknown, 'request')} is not known (images, or what the chat template "
+            "refuses): nothing of that is counted"
         )
     if not chosen_set.choice.chosen:
         warnings.append("nothing was chosen: no beginning of a whole block comes back in this log, or none fits")

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from kvrelease.printable import listed
+from kvrelease.printable import listed, number_of
 from kvrelease.workload.logged import LoggedRequest
 
 
@@ -30,7 +30,7 @@ def served_name_warning(requests: Sequence[LoggedRequest]) -> str | None:
     if not names:
         return None
     return (
-        f"{names.total()} prompts keep the model that their requests asked for "
+        f"{number_of(names.total(), 'prompt keeps', 'prompts keep')} the model that was asked for "
         f"({listed([name for name, _ in names.most_common()])}): a server that does not serve that name refuses them. "
         "Names of adapters belong there; the name of the served release does not: leave it out with --drop-model NAME"
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from kvrelease.printable import number_of
 from kvrelease.workload.body import images_of
 from kvrelease.workload.grouping import UNSHARED
 from kvrelease.workload.prompt_set import PromptSet, canonical_json
@@ -151,23 +152,26 @@ def _of_tokens(prompt_set: PromptSet, tokens: Tokens) -> list[PromptsWarning]:
         (
             WarningCode.DOUBLE_BOS,
             begun_twice(tokens),
-            "begin with two tokens that begin a text: the tokenizer adds one, so take it out of the prompt, unless "
+            ("begins", "begin"),
+            "with two tokens that begin a text: the tokenizer adds one, so take it out of the prompt, unless "
             "production sends it too",
         ),
         (
             WarningCode.TOO_LONG,
             too_long(prompt_set, tokens),
-            f"do not fit the context of {tokens.context_tokens} tokens with what they ask to generate",
+            ("does", "do"),
+            f"not fit the context of {tokens.context_tokens} tokens together with what is to be generated",
         ),
         (
             WarningCode.NOT_COUNTED,
             tuple(prompt.id for prompt in prompt_set.prompts if prompt.id in tokens.unknown),
-            "have no known number of tokens: " + "; ".join(sorted(set(tokens.unknown.values()))[:3]),
+            ("has", "have"),
+            "no known number of tokens: " + "; ".join(sorted(set(tokens.unknown.values()))[:3]),
         ),
     ]
     warnings = [
-        PromptsWarning(code=code, prompt_ids=ids, message=f"{_named(ids)} {message}")
-        for code, ids, message in found
+        PromptsWarning(code=code, prompt_ids=ids, message=f"{_named(ids)} {verbs[len(ids) > 1]} {message}")
+        for code, ids, verbs, message in found
         if ids
     ]
     if tokens.reads_clock:
@@ -184,11 +188,6 @@ def _not_searched(ids: tuple[str, ...]) -> list[PromptsWarning]:
         return []
     message = f"{_named(ids)} {'is' if len(ids) == 1 else 'are'} token ids: no secrets were looked for in them"
     return [PromptsWarning(code=WarningCode.NOT_SEARCHED, prompt_ids=ids, message=message)]
-
-
-def number_of(count: int, one: str) -> str:
-    """A count with its noun."""
-    return f"{count} {one}" if count == 1 else f"{count} {one}s"
 
 
 def _named(ids: tuple[str, ...]) -> str:

@@ -48,7 +48,7 @@ def test_a_log_is_summed_up_with_its_damage_and_without_its_text(kv: Kv, workdir
     assert not [word for word in ("SECRET", "ann@") if word in result.out + result.err]
     body: JsonObject = {"messages": [{"role": "user", "content": "Mail ann@acme-shop.de"}]}
     count = len(ReleaseTokenizer(DEMO, name="-").tokens(body, kind=PromptKind.CHAT))
-    assert f"{count} in 1 requests" in result.out
+    assert f"{count} in 1 request, " in result.out
 
 
 def test_any_file_is_a_log_when_its_format_is_named(kv: Kv, workdir: Path) -> None:

@@ -22,6 +22,6 @@ def test_a_trace_without_text_has_a_name_too() -> None:
 def test_names_that_stay_are_told_most_frequent_first() -> None:
     warning = served_name_warning([ADAPTER, OLD, OLD, PLAIN])
     assert warning is not None
-    assert warning.startswith("3 prompts keep the model that their requests asked for ('support-v1.2', 'sql-lora')")
+    assert warning.startswith("3 prompts keep the model that was asked for ('support-v1.2', 'sql-lora')")
     assert "--drop-model" in warning
     assert served_name_warning([PLAIN]) is None
