@@ -553,6 +553,7 @@ def plan(**changes: object) -> Plan:
             lower_bound_tokens=2885,
             blocks_needed=167,
             blocks_available=None,
+            expected_hit_rate=0.934,
             dropped=("seldom-asked",),
             uncacheable=("hello",),
             order=("a", "b", "c"),

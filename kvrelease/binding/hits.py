@@ -18,10 +18,23 @@ from collections.abc import Collection, Iterable, Sequence
 from kvrelease.chain import DEFAULT_BLOCK_TOKENS, prefix_hashes
 
 # What to do about entries that another release made.
+_EMPTY = "Empty this engine's cache: restart it"
+_FLUSH = ", or kvrelease prewarm --allow-flush"
+_NEW_EPOCH = "a new epoch does as well (kvrelease namespace --new-epoch)"
 CLEAN_UP = (
-    "Empty this engine's cache: restart it, or kvrelease prewarm --allow-flush. Where users' requests carry the "
-    "release's namespace, a new epoch does as well (kvrelease namespace --new-epoch); for others it changes nothing"
+    f"{_EMPTY}{_FLUSH}. Where users' requests carry the release's namespace, {_NEW_EPOCH}; for others it changes "
+    "nothing"
 )
+
+
+def clean_up(*, is_bound: bool, has_flush: bool) -> str:
+    """The same where more is known.
+
+    Args:
+        is_bound: users' requests carry the release's namespace.
+        has_flush: the engine empties its cache when it is told to, as it runs now.
+    """
+    return _EMPTY + (_FLUSH if has_flush else "") + (f"; {_NEW_EPOCH}" if is_bound else "")
 
 
 # Two hundred replicas are sent the same prompts, each several times, and hashing is most of what accounting costs.

@@ -102,8 +102,8 @@ def deliver(
 
     Args:
         artifact: the result.
-        page: makes its document; called for text and Markdown, and for the line that a log gets where a result that is
-            not good goes into a file.
+        page: makes its document; called for text and Markdown, and for the line that a log gets where a verdict, or a
+            result that is not good, goes into a file.
         wanted: `--format`.
         output: `--output`. Where it cannot be written, the result goes to stdout instead: measuring it may have taken
             an hour.
@@ -122,8 +122,7 @@ def deliver(
             say_error(error)
             code = worst((code, error.exit_code))
         else:
-            if code is not ExitCode.OK:
-                say(_in_one_line(page(), output))
+            _say_in_one_line(page(), output, is_good=code is ExitCode.OK)
             return code
     try:
         _print(text)
@@ -133,14 +132,16 @@ def deliver(
     return code
 
 
-def _in_one_line(page: Document, output: Path) -> str:
-    """Why the run ends as it does, for whoever has only its log."""
+def _say_in_one_line(page: Document, output: Path, *, is_good: bool) -> None:
+    """Says why the run ends as it does, for whoever has only its log; nothing of what is no verdict and went well."""
     from kvrelease.printable import printable  # noqa: PLC0415 - late, as above
     from kvrelease.report.document import Verdict  # noqa: PLC0415
 
     verdict = next((block for block in page.blocks if isinstance(block, Verdict)), None)
+    if verdict is None and is_good:
+        return
     told = page.title if verdict is None else f"{verdict.word.text}  {verdict.reason}"
-    return printable(f"{told} Written to {output}")
+    say(printable(f"{told.rstrip('.')}. Written to {output}"))
 
 
 def save(artifact: Artifact, path: Path, *, follows_links: bool = True) -> ExitCode:

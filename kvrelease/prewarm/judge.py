@@ -6,12 +6,13 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from kvrelease.artifacts import Verdict
-from kvrelease.binding.hits import CLEAN_UP, Unattributed
+from kvrelease.binding.hits import Unattributed, clean_up
 from kvrelease.binding.left_out import told
 from kvrelease.binding.observe import Witness
 from kvrelease.prewarm.plan import Plan
 from kvrelease.prewarm.proof import is_likely_warm
 from kvrelease.prewarm.result import Limits, ReplicaResult
+from kvrelease.printable import number_of
 
 # Each block of a plan is computed once, by one cache; real vLLM measured at 1.00, with half the room too
 # (docs/benchmarks.md), two engines behind a random balancer at 1.3. A share for a block or two of a small plan.
@@ -28,6 +29,7 @@ def judge(
     interrupted: bool,
     unready: Sequence[str] = (),
     has_ledger: bool = True,
+    is_bound: bool = False,
 ) -> tuple[Verdict, str]:
     """The verdict on all replicas, and why.
 
@@ -38,30 +40,35 @@ def judge(
         interrupted: the run was cut short.
         unready: replicas that could not be asked, as people read them.
         has_ledger: it knows what earlier runs computed.
+        is_bound: requests carry the release's namespace, so that a new epoch is another key space.
     """
-    dirt = (_dirt(one, has_ledger=has_ledger) for one in replicas if one.foreign_tokens)
+    dirt = (
+        _dirt(one, has_ledger=has_ledger, cure=clean_up(is_bound=is_bound, has_flush=one.has_flush))
+        for one in replicas
+        if one.foreign_tokens
+    )
     others = _findings(replicas, plan=plan, limits=limits, interrupted=interrupted, unready=unready)
     return next(itertools.chain(((Verdict.FAIL, why) for why in dirt), others))
 
 
-def _dirt(one: ReplicaResult, *, has_ledger: bool) -> str:
+def _dirt(one: ReplicaResult, *, has_ledger: bool, cure: str) -> str:
     start = f"{one.shown}: {one.foreign_tokens} cached tokens were there that"
     if not has_ledger:
         return (
             f"{start} this run did not compute, and it knows of no earlier one (--no-ledger): what an earlier run of "
             f"this very release computed looks the same. kvrelease verify tells whose they are, and a ledger would. "
-            f"{CLEAN_UP}"
+            f"{cure}"
         )
     if not one.is_identified:
         return (
             f"{start} this run did not compute, and nothing tells this engine's process (is its /metrics closed?), so "
             "that what an earlier run of this very release computed is not known again, and looks the same. kvrelease "
             "verify tells whose they are; with /metrics open and the same ledger each time, the next run knows its "
-            f"own. {CLEAN_UP}"
+            f"own. {cure}"
         )
     return (
         f"{start}, as far as this ledger knows, this release did not compute; prewarming does not repair a dirty "
-        f"cache. {CLEAN_UP}. If only this release's own traffic can have made them, a run that was killed, or one with "
+        f"cache. {cure}. If only this release's own traffic can have made them, a run that was killed, or one with "
         "another ledger or to another URL of this engine (name the same ones each time), kvrelease verify tells"
     )
 
@@ -76,7 +83,8 @@ def _findings(
         for why in _shortfalls(one, plan=plan, limits=limits):
             yield Verdict.FAIL, f"{one.shown}: {why}"
     if interrupted:
-        yield Verdict.INCONCLUSIVE, "interrupted; run it again, what is resident will not be computed twice"
+        where = _how_far(replicas, plan=plan)
+        yield Verdict.INCONCLUSIVE, f"interrupted{where}; run it again, what is resident will not be computed twice"
     for one in replicas:
         for why in _open_questions(one, plan=plan, limits=limits):
             yield Verdict.INCONCLUSIVE, f"{one.shown}: {why}"
@@ -84,6 +92,15 @@ def _findings(
         others = "the other one is warm" if len(replicas) == 1 else f"the other {len(replicas)} are warm"
         yield Verdict.INCONCLUSIVE, f"could not be asked: {', '.join(unready)}; {others}"
     yield Verdict.PASS, _praise(replicas, plan=plan)
+
+
+def _how_far(replicas: Sequence[ReplicaResult], *, plan: Plan) -> str:
+    """How far the replica came that came least far."""
+    if not replicas:
+        return ""
+    least = min(replicas, key=lambda one: one.sent + one.resumed)
+    which = "" if len(replicas) == 1 else f" ({least.shown})"
+    return f"{which} {least.how_far(least.plan or plan)}"
 
 
 def _praise(replicas: Sequence[ReplicaResult], *, plan: Plan) -> str:
@@ -99,10 +116,11 @@ def _praise(replicas: Sequence[ReplicaResult], *, plan: Plan) -> str:
     left_out += _cold_for_capacity(max((one.plan or plan for one in replicas), key=lambda own: len(own.dropped)))
     if not worst.without_slot:
         return f"foreign hits 0; asked again, {rate} of the cacheable tokens hit{left_out}"
+    out = len(worst.without_slot)
+    lack = "has no slot of its own and was not asked" if out == 1 else "have no slot of their own and were not asked"
     return (
         f"foreign hits 0; asked again, {rate} of the cacheable tokens of what stays in slots hit; "
-        f"{len(worst.without_slot)} of {len(worst.order)} prompts sent have no slot of their own and were not asked"
-        f"{left_out}"
+        f"{out} of {number_of(len(worst.order), 'prompt')} sent {lack}{left_out}"
     )
 
 
@@ -111,8 +129,9 @@ def _cold_for_capacity(plan: Plan) -> str:
     if not plan.dropped:
         return ""
     every = len(plan.order) + len(plan.dropped)
-    cold = f". {len(plan.dropped)} of {every} prompts do not fit the cache and stay cold"
-    return cold + (
+    out = len(plan.dropped)
+    fit = "does not fit the cache and stays cold" if out == 1 else "do not fit the cache and stay cold"
+    return f". {out} of {number_of(every, 'prompt')} {fit}" + (
         "" if plan.expected_hit_rate is None else f": expect {plan.expected_hit_rate:.0%} of this set's traffic to hit"
     )
 
@@ -124,7 +143,8 @@ def cannot_be_cached(plan: Plan) -> str | None:
     if plan.cannot_be_cached is not None:
         return plan.cannot_be_cached
     if plan.dropped:
-        return f"cannot be cached: {len(plan.dropped)} prompts do not fit the cache of {plan.blocks_available} blocks"
+        out = number_of(len(plan.dropped), "prompt does not fit", "prompts do not fit")
+        return f"cannot be cached: {out} the cache of {number_of(plan.blocks_available or 0, 'block')}"
     return "cannot be cached: all prompts are shorter than one block"
 
 
@@ -141,8 +161,8 @@ def _shortfalls(one: ReplicaResult, *, plan: Plan, limits: Limits) -> Iterator[s
         if rate is not None and rate < limits.min_hit_rate:
             yield (
                 f"{what}, {rate:.0%} of the cacheable tokens hit, less than {limits.min_hit_rate:.0%} "
-                f"({len(one.lost)} prompts were evicted); is the cache smaller than the plan's {own.blocks_needed} "
-                f"blocks{stated}, or is it busy with other traffic?"
+                f"({number_of(len(one.lost), 'prompt was', 'prompts were')} evicted); is the cache smaller than the "
+                f"plan's {own.blocks_needed} blocks{stated}, or is it busy with other traffic?"
             )
     warm_ms = one.ttft_warm_ms.p95
     if limits.max_ttft_ms is not None and warm_ms is not None and warm_ms > limits.max_ttft_ms:

@@ -10,7 +10,9 @@ networks, Computer Networks and ISDN Systems 17 (1989), 1-14.
 
 from __future__ import annotations
 
+import enum
 import statistics
+from collections import Counter
 
 # Of a fleet's engine nobody named a concurrency for: what a vLLM of one GPU batches easily (`max_num_seqs` is 128 and
 # more), and a CPU's server asks back from.
@@ -27,6 +29,14 @@ _INFLATION = 2.0
 _GAIN = 0.9
 
 
+class Slower(enum.StrEnum):
+    """Why the number of requests in flight was lowered."""
+
+    ASKED = "asked"
+    QUEUE = "queue"
+    NO_GAIN = "no-gain"
+
+
 class Pace:
     """The number of requests that may be in flight, between 1 and a cap.
 
@@ -36,19 +46,24 @@ class Pace:
 
     Attributes:
         limit: how many now.
-        lowered: how often it was lowered.
+        lowered_by: how often it was lowered, by why.
     """
 
     def __init__(self, cap: int, *, start: int | None = None) -> None:
         self._cap = cap
         self.limit = min(cap, _START if start is None else start)
-        self.lowered = 0
+        self.lowered_by: Counter[Slower] = Counter()
         self._doubles = True
         self._not_before_s = 0.0
         self._round: list[float] = []
         self._round_began_s: float | None = None
         self._best_s: dict[int, float] = {}  # by the magnitude of the tokens computed
         self._cost: dict[int, float] = {}  # by the magnitude of the limit
+
+    @property
+    def lowered(self) -> int:
+        """How often it was lowered."""
+        return self.lowered_by.total()
 
     def answered(
         self,
@@ -70,7 +85,7 @@ class Pace:
         """
         if was_throttled:
             # Of several that were sent before the limit was lowered, only the first lowers it.
-            self._lower(sent_s=sent_s, at_s=at_s)
+            self._lower(Slower.ASKED, sent_s=sent_s, at_s=at_s)
             return
         if self._round_began_s is None:
             self._round_began_s = sent_s
@@ -81,7 +96,7 @@ class Pace:
     def queued(self, waiting: float, *, at_s: float) -> None:
         """The server told how many requests wait for it."""
         if waiting > max(1.0, _QUEUE_SHARE * self.limit):
-            self._lower(sent_s=at_s, at_s=at_s)
+            self._lower(Slower.QUEUE, sent_s=at_s, at_s=at_s)
 
     def _inflation(self, ttft_s: float | None, computed_tokens: int | None) -> float:
         """The time by the best one so far of a request that computed as much; 1 where that is not known."""
@@ -98,19 +113,19 @@ class Pace:
         self._cost[level] = min(self._cost.get(level, cost), cost)
         if inflation > _INFLATION and with_fewer is not None and cost > _GAIN * with_fewer:
             began_s = self._round_began_s if self._round_began_s is not None else at_s
-            self._lower(sent_s=began_s, at_s=at_s)
+            self._lower(Slower.NO_GAIN, sent_s=began_s, at_s=at_s)
             return
         self._new_round()
         self.limit = min(self._cap, self.limit * 2 if self._doubles else self.limit + 1)
 
-    def _lower(self, *, sent_s: float, at_s: float) -> None:
+    def _lower(self, why: Slower, *, sent_s: float, at_s: float) -> None:
         self._doubles = False
         self._new_round()
         if sent_s < self._not_before_s:
             return
         self._not_before_s = at_s
         if self.limit > 1:
-            self.lowered += 1
+            self.lowered_by[why] += 1
         self.limit = max(1, int(self.limit * _DECREASE))
 
     def _new_round(self) -> None:

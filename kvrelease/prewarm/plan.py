@@ -198,17 +198,17 @@ def _warnings_of_slots(layout: Layout, *, slots: int) -> tuple[str, ...]:
     senders, stay = len(layout.order), len(layout.residents)
     if senders > stay:
         hold = "one slot holds one prompt" if slots == 1 else f"{slots} slots hold one prompt each"
-        how = (
-            "stay, each sent to a slot by its number" if layout.slot_of else "are unlike enough to get one of their own"
-        )
+        numbered = ("stays, sent to its slot by number", "stay, each sent to a slot by its number")
+        unlike = ("gets one of its own", "are unlike enough to get one of their own")
+        how = (numbered if layout.slot_of else unlike)[stay != 1]
         return (
             f"{hold}: of {senders} prompts {stay} {how}, the most valuable last; the "
             "others are resident only where the server keeps in host memory what a slot loses (llama.cpp --cache-ram)",
         )
     if stay < slots:
         return (
-            f"{slots - stay} of {slots} slots stay empty: the set has no more prompts that cover something of their "
-            "own, and users who come at the same time may meet an empty one",
+            f"{slots - stay} of {slots} slots {'stays' if slots - stay == 1 else 'stay'} empty: the set has no more "
+            "prompts that cover something of their own, and users who come at the same time may meet an empty one",
         )
     return ()
 

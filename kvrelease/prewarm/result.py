@@ -11,7 +11,9 @@ from kvrelease.binding.hits import Unattributed
 from kvrelease.binding.left_out import LeftOut
 from kvrelease.config import DEFAULT_MIN_HIT_RATE
 from kvrelease.engines.base import shown_replica
+from kvrelease.prewarm.pace import Slower
 from kvrelease.prewarm.plan import Plan
+from kvrelease.printable import number_of
 
 
 class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,9 +114,11 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
         name: the name of which `url` is one address; None where the URL is what was given.
         rank: data-parallel rank, None where the engine has one cache.
         is_identified: its process could be told, by which the ledger knows what earlier runs computed there.
+        has_flush: it empties its cache when it is told to.
         labels: what it claims about its weights; hints, never deciding.
         plan: what was to be sent; None where it is the plan of the report.
         planned: requests of the plan.
+        expected_hit_rate: as that of the plan, with what was sent of it so far, by this run or one that was cut short.
         sent: requests of the plan that were answered.
         resumed: requests of the plan that an earlier run, which was cut short, had answered already.
         restarted: an earlier run was cut short, and its engine process is gone: nothing of it counts.
@@ -149,7 +153,9 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
         store: what it asked of a store outside its process, by its counters; None where it has none, or does not tell.
         times: where nobody told the hits, what times to the first token suggest; None elsewhere.
         most_in_flight: the most requests that were in flight together.
-        throttled: times that concurrency was lowered, because the server asked for it or its queue grew.
+        throttled: times that concurrency was lowered.
+        lowered_by: the same by why: the server asked for it (429, 503), requests waited in its queue, or more of them
+            at once did not make it faster.
         plan_s: seconds from the first request of the plan to the last answer.
         skipped: prompts that the server does not take, each with why: too long for its context, refused, or without
             ids. No errors; counted with them against `Limits.max_error_rate`.
@@ -163,9 +169,11 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     rank: int | None = None
     is_identified: bool = True
+    has_flush: bool = True
     labels: dict[str, str] = {}
     plan: Plan | None = None
     planned: int = 0
+    expected_hit_rate: float | None = None
     sent: int
     resumed: int = 0
     restarted: bool = False
@@ -196,6 +204,7 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
     times: TimeWitness | None = None
     most_in_flight: int = 0
     throttled: int = 0
+    lowered_by: dict[Slower, int] = {}
     plan_s: float | None = None
     skipped: tuple[LeftOut, ...] = ()
     failed: tuple[str, ...] = ()
@@ -206,6 +215,15 @@ class ReplicaResult(msgspec.Struct, frozen=True, kw_only=True):
     def shown(self) -> str:
         """How people read which replica this is."""
         return shown_replica(self.url, name=self.name, rank=self.rank)
+
+    def how_far(self, plan: Plan) -> str:
+        """How much of a plan was sent, and what that is worth: for a run that ended before all was."""
+        found = f"after {self.sent + self.resumed} of {number_of(len(plan.order), 'request')}"
+        if self.expected_hit_rate is None or plan.expected_hit_rate is None:
+            return found
+        now, whole = f"{self.expected_hit_rate:.0%}", f"{plan.expected_hit_rate:.0%}"
+        more = "" if now == whole else f", {whole} with all of them"
+        return f"{found}: expect {now} of this set's traffic to hit{more}"
 
     def has_room_for_skipped(self, limits: Limits, *, order: Collection[str]) -> bool:
         """Whether the prompts left out are few enough, together with the errors, for the rate that is allowed.

@@ -20,17 +20,27 @@ from kvrelease.fleet.names import Changes, Undone, faults_of_changes
 from kvrelease.ledger.store import Ledger
 from kvrelease.prewarm.journal import Journal, JournalKey
 from kvrelease.prewarm.judge import cannot_be_cached, judge
+from kvrelease.prewarm.pace import Slower
 from kvrelease.prewarm.plan import Plan
 from kvrelease.prewarm.planning import MAX_TOKENS, Planner
 from kvrelease.prewarm.result import Limits, PrewarmPlan, PrewarmReport, ReplicaPlan, ReplicaResult, SlotResult
 from kvrelease.prewarm.warming import Terms, Warming
 from kvrelease.prewarm.watch import Watch
+from kvrelease.printable import number_of
 from kvrelease.progress import Progress, silent
 
 _UNWARMED = Undone(
     what="not warmed",
     hint="run it again (what is resident is not computed twice), or let each pod warm itself at its start",
 )
+
+
+# Of what lowered the number of requests in flight, what its operator can see on the server; that more at once did not
+# make it faster is no news.
+_SLOWER = {
+    Slower.ASKED: "the server asked for it, 429 or 503",
+    Slower.QUEUE: "requests waited in the server's queue",
+}
 
 
 def journal_key(deployment: Deployment) -> JournalKey:
@@ -130,6 +140,7 @@ async def prewarm(
         interrupted=interruption.happened,
         unready=[one.shown for one in unready],
         has_ledger=ledger.is_lasting,
+        is_bound=deployment.salt == deployment.namespace,
     )
     missed = [one for one in (*doubts, *found) if one.exit_code]
     if missed and verdict is Verdict.PASS:
@@ -282,7 +293,8 @@ def _notes(results: Sequence[ReplicaResult], plan: Plan) -> tuple[str, ...]:
     notes = list(plan.warnings)
     resumed = sum(one.resumed for one in results)
     if resumed:
-        notes.append(f"an earlier run was cut short: {resumed} requests that it sent are not sent again")
+        sent = number_of(resumed, "request that it sent is", "requests that it sent are")
+        notes.append(f"an earlier run was cut short: {sent} not sent again")
     restarted = [one.shown for one in results if one.restarted]
     if restarted:
         notes.append(
@@ -301,11 +313,9 @@ def _notes(results: Sequence[ReplicaResult], plan: Plan) -> tuple[str, ...]:
             notes.append(f"{one.shown}: {_told_of_slots(one.slots)}")
         if one.second is not None and one.second.counter_tokens is None and one.second.is_shared:
             notes.append(f"{one.shown}: other clients were on the engine: its counters are no second witness")
-        if one.throttled:
-            notes.append(
-                f"{one.shown}: requests in flight were lowered ({one.throttled} ×), because the server asked for it, "
-                "its queue grew, or more of them did not make it faster"
-            )
+        told = [f"{_SLOWER[why]} ({count} ×)" for why, count in one.lowered_by.items() if why in _SLOWER]
+        if told:
+            notes.append(f"{one.shown}: fewer requests in flight, because {' and '.join(told)}")
     return tuple(notes)
 
 

@@ -15,7 +15,7 @@ from kvrelease.binding.left_out import LeftOut, left_out_for
 from kvrelease.binding.observe import Leg
 from kvrelease.engines.base import Counters, Request
 from kvrelease.errors import KvreleaseError, Refused, ServiceError, Unreachable, one_of
-from kvrelease.prewarm.pace import Pace
+from kvrelease.prewarm.pace import Pace, Slower
 
 # After Ctrl-C, the wait for requests in flight: a prefill, not a queue.
 LAST_ANSWER_S = 5.0
@@ -64,9 +64,9 @@ class Sender:
         return tuple(prompt_id for prompt_id, is_failed in self._failed.items() if is_failed)
 
     @property
-    def lowered(self) -> int:
-        """How often the number of requests in flight was lowered."""
-        return self._pace.lowered
+    def lowered_by(self) -> dict[Slower, int]:
+        """How often the number of requests in flight was lowered, by why."""
+        return dict(self._pace.lowered_by)
 
     def is_failed(self, prompt_id: str) -> bool:
         """Whether the last request of a prompt got no proper answer."""

@@ -15,6 +15,7 @@ from kvrelease.binding.hits import Unattributed, weightiest
 from kvrelease.binding.observe import Leg, Witness, total
 from kvrelease.engines.base import Request
 from kvrelease.errors import KvreleaseError
+from kvrelease.prewarm.capacity import share_saved
 from kvrelease.prewarm.journal import Journal, Past
 from kvrelease.prewarm.order import Schedule
 from kvrelease.prewarm.pace import AUTO_CAP, Pace
@@ -113,6 +114,7 @@ class Warming:
         self._spent_tokens = 0
         self._given_tokens = 0
         self._least_tokens = 0
+        self._answered: set[str] = set()  # prompts of the plan, by this run
         self._plan_s: float | None = None
 
     @property
@@ -305,6 +307,8 @@ class Warming:
         (self._sent if is_late else into).add(leg)
         if not is_planned and not is_late:
             self._note_hit(prompt_id, leg)
+        else:
+            self._answered.add(prompt_id)
         if is_planned:
             self._count_bound(self._cost_of(prompt_id), computed=computed_tokens(leg))
             self._schedule.finish(prompt_id)
@@ -388,14 +392,16 @@ class Warming:
         least = None if doubt is Unattributed.OTHER_IDS else self._least_tokens
         has_bound = computed is not None and least is not None and self.plan.lower_bound_tokens is not None
         touches = [one for one in (self._touched, self._retouched) if one.answered]
-        return ReplicaResult(
+        found = ReplicaResult(
             url=identity.url,
             name=identity.name,
             rank=identity.rank,
             is_identified=identity.process is not None,
+            has_flush=identity.capabilities.has_flush,
             labels=identity.labels,
             plan=self.plan,
             planned=len(self.plan.order),
+            expected_hit_rate=self._expected_hit_rate(),
             sent=self._sent.answered,
             resumed=len(self._resumed),
             restarted=self._past.is_of_another_process,
@@ -425,22 +431,30 @@ class Warming:
             store=self._proof.store,
             times=self._proof.times,
             most_in_flight=self._sender.most_in_flight,
-            throttled=self._sender.lowered,
+            throttled=sum(self._sender.lowered_by.values()),
+            lowered_by=self._sender.lowered_by,
             plan_s=self._plan_s,
             skipped=tuple(self._sender.left_out.values()),
             failed=self._sender.failed,
             is_flushed=self._was_asked_to_flush and bool(self._sent.answered) and foreign == 0,
-            fault=self._fault or self._end_of_budget(),
         )
+        return msgspec.structs.replace(found, fault=self._fault or self._end_of_budget(found))
 
-    def _end_of_budget(self) -> Fault | None:
+    def _expected_hit_rate(self) -> float | None:
+        if self.plan.expected_hit_rate is None:
+            return None
+        staying = self.plan.proof_first if self._has_slots else self.plan.order
+        resident = (self._answered | self._resumed).intersection(staying)
+        weights = {prompt_id: prompt.weight for prompt_id, prompt in self._prompts.items()}
+        return share_saved(self._tree, weights, resident=resident)
+
+    def _end_of_budget(self, found: ReplicaResult) -> Fault | None:
         if self._ended_by is None:
             return None
-        answered = self._sent.answered + len(self._resumed)
         return Fault(
             where=self.name,
             exit_code=0,
-            message=f"{self._ended_by} ended after {answered} of {len(self.plan.order)} requests",
+            message=f"{self._ended_by} ended {found.how_far(self.plan)}",
             hint=self._after_budget(),
         )
 

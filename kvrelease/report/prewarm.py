@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from kvrelease.binding.left_out import Why
 from kvrelease.prewarm.plan import KeySpaceCost, Plan
 from kvrelease.prewarm.result import Percentiles, PrewarmPlan, PrewarmReport, ReplicaPlan, ReplicaResult, SecondWitness
+from kvrelease.printable import number_of
 from kvrelease.report.document import Block, Document, Facts, Notes, Table, Verdict, more_in_json, number, share, word
 
 # Ids listed in one note.
@@ -59,7 +60,6 @@ def plan_document(found: PrewarmPlan) -> Document:
                 *_cost(plan),
                 ("replicas", number(len(found.replicas))),
                 ("rate", "not known" if found.rate is None else f"{number(found.rate)} tokens a second"),
-                ("expected hit rate", f"{share(plan.expected_hit_rate)} of the tokens of this set's traffic"),
             )
         ),
         Table(
@@ -88,10 +88,12 @@ def _cost(plan: Plan) -> tuple[tuple[str, str], ...]:
     return (
         (
             "plan",
-            f"{plan.prompts} prompts, {number(plan.prompt_tokens)} tokens, {number(plan.cacheable_tokens)} "
-            f"cacheable; {len(plan.order)} requests, {bound} {number(plan.lower_bound_tokens)} tokens to compute",
+            f"{number_of(plan.prompts, 'prompt')}, {number(plan.prompt_tokens)} tokens, "
+            f"{number(plan.cacheable_tokens)} cacheable; {number_of(len(plan.order), 'request')}, {bound} "
+            f"{number(plan.lower_bound_tokens)} tokens to compute",
         ),
         ("blocks", f"{number(plan.blocks_needed)} needed, {number(plan.blocks_available)} available{room}"),
+        ("expected hit rate", f"{share(plan.expected_hit_rate)} of the tokens of this set's traffic"),
     )
 
 

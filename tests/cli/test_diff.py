@@ -51,11 +51,11 @@ def test_every_part_that_is_asked_about_counts_and_the_worst_answer_wins(
 
 
 @pytest.mark.parametrize("suffix", ["json", "md", "txt"])
-def test_a_result_in_a_file_leaves_one_line_in_the_log_where_it_fails(
-    kv: Kv, pair: tuple[Path, Path], suffix: str
-) -> None:
+def test_a_result_in_a_file_leaves_one_line_in_the_log(kv: Kv, pair: tuple[Path, Path], suffix: str) -> None:
     good = kv("diff", "old", "new", "--fail-on", "kv", "-o", f"d.{suffix}")
-    assert (good.code, good.out, good.err) == (0, "", "")
+    assert (good.code, good.out, good.err.count("\n")) == (0, "", 1)
+    assert good.err.startswith("VALID  ")
+    assert good.err.endswith(f". Written to d.{suffix}\n")
     write_release(pair[1], tensors(1))
     bad = kv("diff", "old", "new", "--fail-on", "kv", "-o", f"d.{suffix}")
     assert (bad.code, bad.out) == (1, "")

@@ -145,11 +145,25 @@ def test_a_rate_without_a_dry_run_is_refused_for_it_limits_nothing(kv: Kv, relea
 
 
 @pytest.mark.usefixtures("prompt_set")
-def test_whatever_ends_a_run_whose_report_goes_to_a_file_the_log_has_the_verdict(kv: Kv, releases: Releases) -> None:
+def test_whatever_ends_a_run_whose_report_goes_to_a_file_the_log_has_the_verdict(
+    kv: Kv, releases: Releases, workdir: Path
+) -> None:
     with ScriptedEngine(release="new") as engine:
-        found = kv(*arguments(releases, engine.url, "http://127.0.0.1:9"), "-o", "r.json")
-    assert found.code == 5
-    assert "could not be asked: http://127.0.0.1:9; the other one is warm Written to r.json" in found.err
+        partly = kv(*arguments(releases, engine.url, "http://127.0.0.1:9"), "-o", "r.json")
+        passed = kv(*arguments(releases, engine.url), "-o", "r.json")
+    assert (partly.code, passed.code) == (5, 0)
+    assert "could not be asked: http://127.0.0.1:9; the other one is warm. Written to r.json" in partly.err
+    assert "PASS  foreign hits 0; asked again, 100% of the cacheable tokens hit. Written to r.json" in passed.err
+    with Stalls(after=6) as engine:
+        process = start(*arguments(releases, engine.url), "-o", "r.json")
+        assert engine.stalled.wait(timeout=60.0), process.communicate()
+        process.send_signal(signal.SIGTERM)
+        engine.let_go.set()
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "INCONCLUSIVE  interrupted after" in told
+    assert "run it again, what is resident will not be computed twice. Written to r.json" in told
+    assert artifacts.read(workdir / "r.json", PrewarmReport).interrupted
 
 
 @pytest.mark.usefixtures("prompt_set")
@@ -161,11 +175,19 @@ def test_a_dry_run_leaves_nothing_behind_and_holds_up_nobody(kv: Kv, releases: R
         assert not (workdir / "j").exists()
 
 
-def test_a_journal_that_cannot_be_written_is_refused_where_it_was_named(kv: Kv, releases: Releases) -> None:
+@pytest.mark.usefixtures("prompt_set")
+def test_a_journal_that_cannot_be_written_is_refused_where_it_was_named(
+    kv: Kv, releases: Releases, workdir: Path
+) -> None:
     with ScriptedEngine(release="new") as engine:
         refused = kv(*arguments(releases, engine.url), "--journal", "set.yaml")
         assert refused.code == 4
-        assert "journal" in refused.err
+        assert "reading the journal set.yaml, line 1: it is no journal" in refused.err
+        for dry in ((), ("--dry-run",)):
+            nowhere = kv(*arguments(releases, engine.url), "--journal", "none/j", *dry)
+            assert nowhere.code == 2
+            assert f"--journal none/j: no such directory {workdir / 'none'}" in nowhere.err
+        assert not (workdir / "none").exists()
         both = kv(*arguments(releases, engine.url), "--journal", "j", "--no-journal")
         assert both.code == 2
         assert engine.generations() == []

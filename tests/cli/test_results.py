@@ -151,7 +151,9 @@ def test_settings_that_are_not_on_the_command_line_do_not_stop_judging_again(
     monkeypatch.setenv("KVRELEASE_RELEASE", "somewhere")
     monkeypatch.setenv("KVRELEASE_STALE_BELOW", "0.1")
     result = kv("--verbose", "verify", "--from", "seen.json", "--format", "json", "--output", "r")
-    assert (result.code, result.err) == (0, "")
+    assert (result.code, result.err.count("\n")) == (0, 1)
+    assert result.err.startswith("PASS  ")
+    assert result.err.endswith(". Written to r\n")
 
 
 def test_an_engine_that_fails_midway_leaves_an_artifact_and_ends_5(

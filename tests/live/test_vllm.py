@@ -117,7 +117,7 @@ def test_the_in_process_release_proves_who_answers(story: Story) -> None:
 def test_prewarming_a_dirty_cache_fails_and_says_what_to_do(story: Story) -> None:
     report = story.prewarmed_unsalted.expect(1).json
     assert report["replicas"][0]["foreign_tokens"] > 0
-    assert "--new-epoch" in report["reason"]
+    assert "--allow-flush" in report["reason"]
 
 
 def test_prewarming_the_namespace_warms_it(story: Story) -> None:

@@ -74,8 +74,19 @@ def test_a_foreign_hit_fails_and_says_what_to_do() -> None:
     found, reason = verdict(WARM, changed(foreign_tokens=80))
     assert found is Verdict.FAIL
     assert "80 cached tokens" in reason
-    assert "--new-epoch" in reason
     assert "--allow-flush" in reason
+    assert "epoch" not in reason, "it changes nothing for requests without the namespace"
+
+
+def test_an_engine_that_takes_no_flush_is_to_be_restarted() -> None:
+    _, reason = verdict(changed(foreign_tokens=80, has_flush=False))
+    assert "Empty this engine's cache: restart it. If" in reason
+    assert "--allow-flush" not in reason
+
+
+def test_where_requests_carry_the_namespace_a_new_epoch_is_a_way_out() -> None:
+    _, reason = judge([changed(foreign_tokens=80)], plan=PLAN, limits=Limits(), interrupted=False, is_bound=True)
+    assert "--allow-flush; a new epoch does as well (kvrelease namespace --new-epoch)" in reason
 
 
 def test_a_foreign_hit_fails_even_when_the_run_was_cut_short_or_a_replica_broke() -> None:
@@ -121,8 +132,17 @@ def test_branches_that_the_touch_pass_missed_fail_though_the_sample_hit() -> Non
     assert verdict(changed(hit_rate_touched=0.9))[0] is Verdict.PASS
 
 
-def test_an_interrupted_run_is_never_a_pass() -> None:
+def test_an_interrupted_run_is_never_a_pass_and_says_how_far_it_came_and_what_that_is_worth() -> None:
     assert verdict(WARM, interrupted=True)[0] is Verdict.INCONCLUSIVE
+    planned = msgspec.structs.replace(PLAN, expected_hit_rate=0.9)
+    _, alone = verdict(changed(plan=planned, sent=1, expected_hit_rate=0.623), interrupted=True)
+    so_far = "after 1 of 2 requests: expect 62% of this set's traffic to hit, 90% with all of them; run it again"
+    assert alone.startswith(f"interrupted {so_far}")
+    least = changed(url="http://two:8000", plan=planned, sent=0, resumed=1, expected_hit_rate=0.623)
+    _, several = verdict(changed(plan=planned), least, interrupted=True)
+    assert several.startswith(f"interrupted (http://two:8000) {so_far}")
+    assert verdict(WARM, interrupted=True)[1].startswith("interrupted after 2 of 2 requests; run it again")
+    assert verdict(interrupted=True)[0] is Verdict.INCONCLUSIVE
 
 
 def test_no_replica_at_all_is_no_pass() -> None:

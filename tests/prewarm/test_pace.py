@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kvrelease.prewarm.pace import AUTO_CAP, Pace
+from kvrelease.prewarm.pace import AUTO_CAP, Pace, Slower
 
 TOKENS = 100
 
@@ -50,7 +50,7 @@ def test_a_server_that_asks_for_less_gets_half_and_then_slowly_more() -> None:
     server.answer(3)
     assert server.pace.limit == 32
     server.answer(1, throttled=True)
-    assert (server.pace.limit, server.pace.lowered) == (16, 1)
+    assert (server.pace.limit, server.pace.lowered_by) == (16, {Slower.ASKED: 1})
     server.answer(3)
     assert server.pace.limit == 19
 
@@ -75,7 +75,7 @@ def test_a_queue_of_its_own_making_lowers_it() -> None:
     pace.queued(3.0, at_s=1.0)
     assert pace.limit == 8
     pace.queued(5.0, at_s=2.0)
-    assert pace.limit == 4
+    assert (pace.limit, pace.lowered_by) == (4, {Slower.QUEUE: 1})
 
 
 def test_a_server_that_computes_one_after_another_is_not_made_to_queue() -> None:
@@ -148,7 +148,7 @@ def test_a_first_token_of_more_than_twice_the_best_lowers_it_where_nothing_is_wo
     rounds(slow, (0.1, 0.1), (0.201,) * 4)
     rounds(bearable, (0.1, 0.1), (0.2,) * 4)
     rounds(half_as_dear, (0.1, 0.1), (0.179,) * 4)
-    assert (slow.lowered, bearable.lowered, half_as_dear.lowered) == (1, 0, 0)
+    assert (slow.lowered_by, bearable.lowered_by, half_as_dear.lowered_by) == ({Slower.NO_GAIN: 1}, {}, {})
 
 
 def test_one_slow_answer_of_a_round_does_not_lower_it() -> None:

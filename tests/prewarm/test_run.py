@@ -120,7 +120,8 @@ def test_a_dirty_cache_fails_with_the_remedy_and_nothing_more_is_sent() -> None:
         before = len(engine.generations())
         report = warmed(engine)
         assert report.verdict is Verdict.FAIL
-        assert "--new-epoch" in report.reason
+        assert "--allow-flush" in report.reason
+        assert "--new-epoch" not in report.reason
         found = only(report)
         assert found.foreign_tokens
         assert found.hit_rate_before
@@ -596,6 +597,7 @@ def test_on_slots_a_run_that_was_cut_short_ends_with_each_slot_warm(tmp_path: Pa
     found = only(report)
     assert report.verdict is Verdict.PASS, report.reason
     assert (found.sent, found.resumed, found.touched) == (6 - sent, sent, 1 + (sent == 6))
+    assert found.expected_hit_rate == pytest.approx(plan_of(found).expected_hit_rate), "of what stays alone"
     assert [(one.slot, one.is_warm) for one in found.slots] == [(slot, True) for slot in range(3)]
     assert whole.computed_tokens is not None
     # The few words with which all system prompts begin are found in one slot or another.
@@ -611,6 +613,7 @@ def test_a_run_that_was_cut_short_leaves_its_journal(tmp_path: Path) -> None:
         assert report.verdict is Verdict.PASS, report.reason
         assert only(report).resumed > 0
         assert only(report).foreign_tokens == 0
+        assert only(report).expected_hit_rate == pytest.approx(report.plan.expected_hit_rate)
 
 
 # --- flushing -------------------------------------------------------------------------------------------------------

@@ -60,7 +60,9 @@ def test_what_another_release_left_is_dirty_after_a_run_that_knew_no_block() -> 
         serve_users(engine)
         engine.reload("new")
         warmed(engine, ledger=ledger)
-        assert warmed(engine, ledger=ledger, block_tokens=16).verdict is Verdict.FAIL
+        report = warmed(engine, ledger=ledger, block_tokens=16)
+    assert report.verdict is Verdict.FAIL
+    assert "--allow-flush" not in report.reason, "this engine takes no flush"
 
 
 def test_a_dirty_verdict_says_that_no_process_could_be_told(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import typer
 from kvrelease.cli import console, options, session
 from kvrelease.cli.interrupt import run_async
 from kvrelease.cli.outcome import exit_code
-from kvrelease.cli.output import choose_format, deliver
+from kvrelease.cli.output import choose_format, deliver, require_writable
 from kvrelease.config import CONFIG_NAME, DEFAULT_MIN_HIT_RATE, DEFAULT_TIMEOUT_S, Production
 from kvrelease.errors import ExitCode, InputError, UsageError
 
@@ -223,6 +223,8 @@ def prewarm(
         )
     if journal is not None and no_journal:
         raise UsageError("--journal and --no-journal exclude each other")
+    if journal is not None:
+        require_writable(journal, option="--journal")
     config = session.configuration()
     access = session.access_of(
         config=config,
