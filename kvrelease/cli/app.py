@@ -6,10 +6,14 @@ import io
 import os
 import sys
 import threading
+from typing import TYPE_CHECKING
 
 from kvrelease import __version__
 from kvrelease.cli.streams import abandon, put
 from kvrelease.errors import ExitCode, KvreleaseError, UsageError
+
+if TYPE_CHECKING:
+    import typer
 
 
 def run(argv: list[str]) -> int:
@@ -36,12 +40,15 @@ def _run(argv: list[str]) -> int:
 
     try:
         return _invoke(argv)
+    except typer.BadParameter as error:
+        say_error(_of_bad_parameter(error, argv))
+        return ExitCode.USAGE
     except typer.TyperException as error:
         text = error.format_message() if hasattr(error, "format_message") else str(error)
         if text.startswith("Usage:"):  # no command was given: the message is the help
             say(text)
         else:
-            say_error(UsageError(text, hint=f"kvrelease {_command(argv)}--help"))
+            say_error(UsageError(text, hint=_help_command(argv)))
         return ExitCode.USAGE
     except KvreleaseError as error:
         say_error(error)
@@ -113,9 +120,23 @@ def _invoke(argv: list[str]) -> int:
     return outcome if isinstance(outcome, int) else ExitCode.OK
 
 
-def _command(argv: list[str]) -> str:
+def _of_bad_parameter(error: typer.BadParameter, argv: list[str]) -> UsageError:
+    """The error of ours for a value that is none, or for one that is missing."""
+    import typer  # noqa: PLC0415 - late, as above
+
+    from kvrelease.cli.bad_value import of_bad_value  # noqa: PLC0415
+
+    if type(error) is not typer.BadParameter:
+        return UsageError(error.format_message(), hint=_help_command(argv))
+    return of_bad_value(error, help_command=_help_command(argv))
+
+
+def _help_command(argv: list[str]) -> str:
     from kvrelease.cli.program import command_names, group_names  # noqa: PLC0415
 
-    if argv[:1] == ["prompts"]:
-        return " ".join(argv[: 1 + (len(argv) > 1 and argv[1] in {*group_names("prompts")})]) + " "
-    return f"{argv[0]} " if argv and argv[0] in command_names() else ""
+    words = [word for word in argv if not word.startswith("-")][:2]  # options of the program itself may come first
+    if words[:1] == ["prompts"]:
+        words = words[: 1 + (words[-1] in group_names("prompts"))]
+    else:
+        words = [word for word in words[:1] if word in command_names()]
+    return " ".join(("kvrelease", *words, "--help"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ DNS = "dns+"
 MAX_FILE_BYTES = 8 * 1024 * 1024
 _STRUCTURED = (".yaml", ".yml", ".json")
 _KEYS = ("url", "rank", "headers")
+_BETWEEN = re.compile(r"[,;\s]+")
 # More ranks than any engine has: a larger number is a typing error.
 MAX_RANK = 4095
 
@@ -42,11 +44,25 @@ def listed_replica(text: str, *, rank: int | None = None, headers: dict[str, str
     """The entry in a URL, with or without `dns+` before it.
 
     Raises:
-        UsageError: it is no URL of an engine.
+        UsageError: it is no URL of an engine, or several; their text is not repeated, it may hold credentials.
     """
+    if _holds_several(text.strip()):
+        raise UsageError(
+            "several engines' URLs stand in one text, and each is named for itself",
+            hint="repeat --engine-url for each (spaces between them in KVRELEASE_ENGINE_URL), or write one a line for "
+            "--replicas",
+        )
     is_name = text.strip().lower().startswith(DNS)
     address = parse_address(text.strip()[len(DNS) :] if is_name else text)
     return ListedReplica(address=address, is_name=is_name, rank=rank, headers=headers or {})
+
+
+def _holds_several(text: str) -> bool:
+    """Whether it is a list as other programs take it: `a:8000,b:8000`, `http://a, http://b`."""
+    parts = [part for part in _BETWEEN.split(text) if part]
+    # A comma behind the host may belong to a path.
+    is_behind_host = len(parts) > 1 and "/" in parts[0].rpartition("://")[2]
+    return len(parts) > 1 and (not is_behind_host or any("://" in part for part in parts[1:]))
 
 
 def read_replicas(path: Path) -> tuple[ListedReplica, ...]:

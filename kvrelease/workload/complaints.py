@@ -31,8 +31,14 @@ def complaint_verdict(report: PromptsReport | LogReport, complaint: Complaint) -
         found = [one for verdict, one in answers if verdict is wanted]
         if found:
             words = {Verdict.FAIL: "found", Verdict.INCONCLUSIVE: "not known"}[wanted]
-            return wanted, f"{words}: {', '.join(found)}"
+            is_uncounted = wanted is Verdict.INCONCLUSIVE and Complaint.UNCACHEABLE in found and report.tokens is None
+            return wanted, f"{words}: {', '.join(found)}{_how_to_count(report) if is_uncounted else ''}"
     return Verdict.PASS, f"none found: {', '.join(asked)}"
+
+
+def _how_to_count(report: PromptsReport | LogReport) -> str:
+    also = " or --engine-url URL" if isinstance(report, PromptsReport) else ""
+    return f"; no tokens were counted: name --tokenizer MODEL{also}"
 
 
 def _answer(report: PromptsReport | LogReport, complaint: Complaint) -> Verdict:

@@ -108,6 +108,10 @@ def read_label(value: object, *, place: Place) -> str | None:
     return value
 
 
+def _is_yaml(source: str) -> bool:
+    return source.lower().endswith((".yaml", ".yml"))
+
+
 def assemble(entries: Sequence[Entry], *, name: str, source: str) -> PromptSet:
     """The prompt set of a file's entries.
 
@@ -120,7 +124,7 @@ def assemble(entries: Sequence[Entry], *, name: str, source: str) -> PromptSet:
     if not entries:
         raise PromptSetError(
             f"reading the prompt set {source}: it holds no prompts",
-            hint="add at least one under `prompts:`, or one body a line in JSONL",
+            hint="add at least one under `prompts:`" if _is_yaml(source) else "it takes one request body a line",
         )
     places: dict[str, Place] = {}
     for entry in entries:

@@ -214,6 +214,47 @@ def test_a_number_that_is_none_would_pass_every_gate(kv: Kv, command: str, optio
     assert option in told(kv(command, option, value), code=2)
 
 
+@pytest.mark.parametrize(
+    ("argv", "said", "takes"),
+    [
+        (["prewarm", "--budget", "5m"], "--budget: '5m' is no number", "seconds, as 300, at least 0.1"),
+        (["prewarm", "--min-hit-rate", "90%"], "--min-hit-rate: '90%' is no number", "a share, as 0.9, from 0 to 1"),
+        (["prewarm", "--min-hit-rate", "90"], "--min-hit-rate: 90.0 is out of range", "a share, as 0.9, from 0 to 1"),
+        (
+            ["prewarm", "--concurrency", "4.5"],
+            "--concurrency: '4.5' is no whole number",
+            "a whole number, from 1 to 1024",
+        ),
+        (["prewarm", "--max-ttft-ms", "1s"], "--max-ttft-ms: '1s' is no number", "milliseconds, as 250, at least 0"),
+        (
+            ["prompts", "select", "x", "--tokens", "8k"],
+            "--tokens: '8k' is no whole number",
+            "a whole number, at least 1",
+        ),
+    ],
+)
+def test_a_value_that_is_none_is_answered_by_unit_form_and_bounds(
+    kv: Kv, argv: list[str], said: str, takes: str
+) -> None:
+    text = told(kv(*argv), code=2)
+    command = " ".join(argv[: 2 if argv[0] == "prompts" else 1])
+    assert text == f"{said}\n  next: it takes {takes}; kvrelease {command} --help\n"
+
+
+def test_a_value_that_is_none_says_where_it_stood(kv: Kv, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (workdir / "kvrelease.yaml").write_text("budget: 0.01\n")
+    assert told(kv("prewarm"), code=2).startswith("--budget (kvrelease.yaml): 0.01 is out of range")
+    monkeypatch.setenv("KVRELEASE_BUDGET", "6m")
+    assert told(kv("prewarm"), code=2).startswith("--budget (KVRELEASE_BUDGET): '6m' is no number")
+    named = told(kv("prewarm", "--budget", "7m", "--engine", "vlm"), code=2)
+    assert "env var" not in named
+
+
+@pytest.mark.parametrize("urls", ["http://a:8000,http://b:8000", "a:8000,b:8000"])
+def test_several_urls_in_one_are_told_how_each_is_named(kv: Kv, releases: Releases, urls: str) -> None:
+    assert "repeat --engine-url for each" in told(prewarm(kv, releases, urls), code=2)
+
+
 def test_options_that_judging_again_ignores_are_refused_by_name(kv: Kv) -> None:
     argv = ("--engine-url", "http://a", "--stale-below", "0.05", "--no-ledger", "--release", "x", "--expect-cold")
     text = told(kv("verify", "--from", "seen.json", "-o", "r.json", *argv), code=2)
@@ -259,3 +300,15 @@ def test_a_usage_error_of_a_grouped_command_leads_to_its_own_help(kv: Kv) -> Non
     wrong = kv("prompts", "select", "log.jsonl", "--requests", "0")
     assert wrong.code == 2
     assert "kvrelease prompts select --help" in wrong.err
+    assert "next: kvrelease prompts check --help" in told(kv("prompts", "check"), code=2)
+    assert "next: kvrelease prewarm --help" in told(kv("--verbose", "prewarm", "--modl", "x"), code=2)
+
+
+def test_a_log_that_is_not_there_or_empty_has_a_next_step(kv: Kv, workdir: Path) -> None:
+    (workdir / "traffic.jsonl").write_text("")
+    assert f"next: did you mean {workdir / 'traffic.jsonl'}?" in told(kv("prompts", "select", "trafic.jsonl"), code=4)
+    assert "next: name the file that" in told(kv("prompts", "select", "traffic.jsonl"), code=4)
+    empty = told(kv("prompts", "check", "traffic.jsonl"), code=4)
+    assert "next: it takes one request body a line" in empty
+    (workdir / "set.yaml").write_text("prompts: []\n")
+    assert "add at least one under `prompts:`" in told(kv("prompts", "check", "set.yaml"), code=4)

@@ -62,11 +62,13 @@ def test_the_old_releases_name_is_dropped_on_request_and_told_otherwise(kv: Kv, 
     named = [{**line, "model": "sql" if number % 5 == 0 else "support-v1.2"} for number, line in enumerate(lines)]
     log.write_text("".join(json.dumps(line) + "\n" for line in named))
     kept = kv("prompts", "select", log, "-o", "kept.jsonl")
-    assert "'support-v1.2'" in kept.err
-    assert "--drop-model NAME" in kept.err
+    assert "'support-v1.2'" in kept.out
+    assert "--drop-model NAME" in " ".join(kept.out.split())
+    assert "'support-v1.2'" not in kept.err, "it is told once"
+    assert "'support-v1.2'" in kv("prompts", "select", log, "-o", "kept.jsonl", "--report", "r.txt").err
     dropped = kv("prompts", "select", log, "-o", "set.jsonl", "--drop-model", "support-v1.2", "--drop-model", "gpt-4o")
     assert dropped.code == 0
-    assert "'support-v1.2'" not in dropped.err
+    assert "'support-v1.2'" not in dropped.out
     assert {prompt.body.get("model") for prompt in load_prompt_set("set.jsonl", directory=workdir)} == {None, "sql"}
 
 
@@ -177,7 +179,7 @@ def test_a_log_in_which_nothing_comes_back_is_inconclusive_and_writes_no_set(kv:
     (workdir / "odd.jsonl").write_text("".join(lines))
     result = kv("prompts", "select", "odd.jsonl", "-o", "set.jsonl")
     assert result.code == 3
-    assert "nothing was chosen" in result.err
+    assert "nothing was chosen" in result.out
     assert not (workdir / "set.jsonl").exists()
 
 

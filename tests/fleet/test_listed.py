@@ -65,6 +65,20 @@ def test_what_is_no_list_of_replicas_says_where(
     assert "secret" not in f"{caught.value.message} {caught.value.hint}"
 
 
+@pytest.mark.parametrize(
+    "text", ["a:8000,b:8000", "http://a,b", "http://me:secret@a/v1,http://b", "http://a; http://b", "http://a http://b"]
+)
+def test_a_list_in_one_text_is_told_how_each_is_named(text: str) -> None:
+    with pytest.raises(UsageError, match="several engines' URLs") as caught:
+        listed_replica(text)
+    assert "repeat --engine-url" in (caught.value.hint or "")
+    assert "secret" not in caught.value.message
+
+
+def test_a_comma_in_a_path_is_part_of_it() -> None:
+    assert listed_replica("http://a/x,y").address.url == "http://a/x,y"
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"none\.txt"):
         read_replicas(tmp_path / "none.txt")

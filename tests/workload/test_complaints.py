@@ -59,6 +59,13 @@ def test_what_is_too_short_to_be_cached_is_known_where_every_prompt_was_counted(
     assert complaint_verdict(found, Complaint.UNCACHEABLE)[0] is verdict
 
 
+def test_what_is_not_known_for_want_of_tokens_says_how_to_count_them() -> None:
+    found = check_prompt_set(prompt_set(prompt("a", chat_body("Hi"))))
+    how = "; no tokens were counted: name --tokenizer MODEL or --engine-url URL"
+    assert complaint_verdict(found, Complaint.UNCACHEABLE)[1] == f"not known: uncacheable{how}"
+    assert complaint_verdict(found, Complaint.ANY)[1] == f"not known: uncacheable{how}"
+
+
 def test_the_answer_names_what_was_found() -> None:
     found = check_prompt_set(prompt_set(prompt("a", chat_body(f"{KEY} ann@acme-shop.de"))))
     assert complaint_verdict(found, Complaint.ANY) == (Verdict.FAIL, "found: secrets, personal")

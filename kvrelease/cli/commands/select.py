@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvrelease.cli import console, options
-from kvrelease.cli.output import choose_format, deliver, require_writable
+from kvrelease.cli.output import Format, choose_format, deliver, require_writable
 from kvrelease.errors import ExitCode, InputError, TrafficLogError, UsageError
 from kvrelease.workload.logs.log_format import LogFormat
 
@@ -116,10 +116,11 @@ def select(
     Example: kvrelease prompts select traffic.jsonl --requests 200 -o prompts.jsonl
     """
     from kvrelease.artifacts import write_atomically
+    from kvrelease.printable import number_of
     from kvrelease.report.selection import selection_document
     from kvrelease.selection.set_file import set_lines
 
-    choose_format(form, report)
+    is_page = choose_format(form, report) is not Format.JSON and report is None
     for option, path in (("--output", output), ("--report", report)):
         if path is not None and path.exists() and log.exists() and path.samefile(log):
             raise UsageError(f"{option} {path}: it is the log itself, and would be replaced", hint="name another file")
@@ -155,10 +156,10 @@ def select(
     if output is not None and found.requests:
         write_atomically(output, set_lines(found.report.prompts, found.requests))
         console.say_warning(
-            f"{output} holds {len(found.requests)} real requests, word for word, with whatever users wrote in them: "
-            f"look for secrets and personal data with `kvrelease prompts check {output}` before you share it"
+            f"{output} holds {number_of(len(found.requests), 'real request')}, word for word, with whatever users "
+            f"wrote: look for secrets and personal data with `kvrelease prompts check {output}` before you share it"
         )
-    for warning in found.report.warnings:
+    for warning in () if is_page else found.report.warnings:  # the page has them
         console.say_warning(warning)
     return deliver(found.report, lambda: selection_document(found.report), wanted=form, output=report, code=code)
 

@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from kvrelease.absent import next_step
 from kvrelease.errors import DamagedFile, InputError, NotFound, TrafficLogError
 from kvrelease.progress import Progress, ProgressEvent, silent
 
@@ -69,7 +70,7 @@ class LogFile:
         try:
             self._file = path.open("rb")
         except FileNotFoundError as error:
-            raise NotFound(f"reading the log {source}: no such file") from error
+            raise NotFound(f"reading the log {source}: no such file", hint=next_step(path.absolute())) from error
         except IsADirectoryError as error:
             raise InputError(f"reading the log {source}: it is a directory", hint="name one file in it") from error
         except (OSError, ValueError) as error:
