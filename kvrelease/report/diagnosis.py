@@ -49,7 +49,7 @@ def diagnosis_blocks(found: tuple[Diagnosis, ...]) -> list[Block]:
         for one in found
     )
     blocks: list[Block] = [
-        first_rows(table, MAX_ROWS),
+        *([first_rows(table, MAX_ROWS)] if rows else []),
         Notes(title="Cause", lines=causes),
         Notes(title="Next", lines=tuple(steps)),
     ]

@@ -4,6 +4,7 @@ from kvrelease.report.diagnosis import diagnosis_blocks, next_line
 from kvrelease.report.document import Block, Cell, Document, Facts, Notes, Table, Verdict, number, share, word
 from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict
 from kvrelease.verify.judge import VerifyReport
+from kvrelease.verify.noise import NoiseFloor
 
 
 def verify_document(found: VerifyReport) -> Document:
@@ -25,8 +26,7 @@ def verify_document(found: VerifyReport) -> Document:
                 ("stale", f"{stale.count} of {stale.of} ({share(stale.lower)} to {share(stale.upper)})"),
                 (
                     "noise floor",
-                    f"{floor.pairs} clean pairs, median {number(floor.p50, digits=4)}, largest "
-                    f"{number(floor.max, digits=4)} nats; logit step {number(floor.quantum, digits=4)}",
+                    _noise_floor(floor),
                 ),
                 (
                     "cost",
@@ -56,6 +56,14 @@ def verify_document(found: VerifyReport) -> Document:
     notes += [fault.shown for fault in found.faults]
     blocks.append(Notes(title="Notes", lines=tuple(notes)))
     return Document(title=f"Verifying {found.release.name}", blocks=tuple(blocks))
+
+
+def _noise_floor(floor: NoiseFloor) -> str:
+    kinds = f"{floor.whole} of prompts computed whole, {floor.apart} of entries written apart"
+    return (
+        f"{floor.pairs} clean pairs ({kinds}), median {number(floor.p50, digits=4)}, largest "
+        f"{number(floor.max, digits=4)} nats; logit step {number(floor.quantum, digits=4)}"
+    )
 
 
 def _cost(found: VerifyReport) -> str:

@@ -1,22 +1,35 @@
-"""Which suspect is asked again next, and how: the plan of the repeats, apart from how they are sent.
+"""Which suspect is asked again next, and whose entries are written again: plans, apart from how they are sent.
 
-A generator: it yields what to ask, is sent the leg that came back, and ends when nothing more is to be asked. The gate
-drives it with an engine (`legs`); whoever measures how often the gate errs drives it with recorded observations.
+Generators: each yields what to ask, is sent what came back, and ends when nothing more is to be asked. The gate drives
+them with an engine; whoever measures how often the gate errs drives them with recorded observations.
 """
 
 from __future__ import annotations
 
 import enum
+import itertools
 import random
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from kvrelease.binding.observe import Leg
-from kvrelease.verify.consistency import is_proven, is_suspect, suspicion, threshold_nats
+from kvrelease.verify.consistency import is_proven, is_suspect, needs_ranks, suspicion, threshold_nats
 from kvrelease.verify.evidence import ProbeEvidence, Repeats
 from kvrelease.verify.noise import NoiseFloor
+from kvrelease.verify.peers import PEERS, can_prove, representatives, stands_apart, stays_apart
 from kvrelease.verify.repeats import REPEATS, in_turn, is_let_go
+
+Wanted = TypeVar("Wanted")
+Answer = TypeVar("Answer")
+
+# Peers that are written at once, in turns: what a batch does to an entry depends on how large it is. The
+# largest stand for users' load: sixteen prompts are more than most engines compute in one step.
+COMPANIES = (16, 12, 2, 8, 3, 4, 6)
+
+# Of the cache, at most so much is written full for peers: the rest is users'.
+PEERS_SHARE = 0.5
 
 
 class LegKind(enum.Enum):
@@ -68,3 +81,56 @@ def _asked_again(probe: str, *, threshold: float) -> Generator[Ask, Leg, Repeats
         if is_let_go(repeats, threshold=threshold):
             break
     return repeats
+
+
+def peers_to_write(
+    probes: Sequence[ProbeEvidence], *, floor: NoiseFloor, capacity_tokens: int | None = None
+) -> Generator[tuple[str, ...], Sequence[Leg], None]:
+    """Probes whose peers are to be written at once, each in a key space of its own, and then read one by one.
+
+    Nothing where a failure is proven, where nothing small reproduces, and where they would take more than their share
+    of the cache. It ends early where so few of the prefixes are still apart that they prove nothing.
+
+    Args:
+        probes: with their repeats, in the order drawn.
+        floor: of the same run.
+        capacity_tokens: of the engine's cache; None where it is not told.
+    """
+    units = representatives(probes)
+    if not can_prove(len(units), of=len(units)) or not needs_ranks(probes, floor):
+        return
+    wanted = PEERS[len(units)]
+    tokens = wanted * sum(probe.production[0].prompt_tokens or 0 for probe in units)
+    if capacity_tokens is not None and tokens > PEERS_SHARE * capacity_tokens:
+        return
+    apart = {one.id: one for one in units if stands_apart(one, threshold=threshold_nats(floor))}
+    written = dict.fromkeys(apart, 0)
+    for size in itertools.cycle(COMPANIES):
+        if not can_prove(len(apart), of=len(units)) or all(written[name] >= wanted for name in apart):
+            return
+        company = _company({name: written[name] for name in apart}, size=size)
+        for name, leg in zip(company, (yield company), strict=True):
+            written[name] += 1
+            if name in apart and not stays_apart(apart[name], leg):
+                del apart[name]
+
+
+def _company(peers: dict[str, int], *, size: int) -> tuple[str, ...]:
+    """So many probes, again and again the one that has fewest peers."""
+    chosen = []
+    for _ in range(size):
+        fewest = min(peers, key=peers.__getitem__)
+        peers[fewest] += 1
+        chosen.append(fewest)
+    return tuple(chosen)
+
+
+async def ask_all(wanted: Generator[Wanted, Answer, None], send: Callable[[Wanted], Awaitable[Answer]]) -> None:
+    """Sends everything that a plan asks for."""
+    ask = next(wanted, None)
+    while ask is not None:
+        answer = await send(ask)
+        try:
+            ask = wanted.send(answer)
+        except StopIteration:
+            return

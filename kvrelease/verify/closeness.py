@@ -49,7 +49,8 @@ class Closeness(msgspec.Struct, frozen=True, kw_only=True):
         to_old: to the old release's.
         to_hybrid: to the new one's over old KV.
         to_new: to the new one's.
-        closer_to: the nearest; None where two are equally near, or one of them is not known.
+        closer_to: the nearest; None where two are equally near, one of them is not known, or none is near and there is
+            no hybrid to compare with.
     """
 
     to_old: float | None
@@ -101,7 +102,8 @@ def _nearest(nats: dict[CloserTo, float | None], *, apart: float, threshold: flo
         return None  # one that is not known may be the nearest
     (nearest, name), (second, _) = ranked[0], ranked[1]
     if nearest > max(threshold, WRITTEN_APART_NATS + apart):
-        return CloserTo.UNLIKE
+        # Without the hybrid at hand, that is what a stale answer is like: nobody can tell it from another release's.
+        return CloserTo.UNLIKE if CloserTo.HYBRID in nats else None
     return name if second - nearest > max(threshold, apart) else None
 
 

@@ -2,13 +2,14 @@
 
 Three steps. A probe whose screening leg lies farther from its clean twin than noise explains is a *suspect*. A suspect
 is asked again, in fresh legs of both kinds (`repeats`). What shows there is *stale* where it is a proof on its own, or
-where too many shared prefixes show a smaller difference for chance. Formulas, sizes, error rates: docs/statistics.md.
+where under more shared prefixes than chance explains no entry that was written again answers so (`peers`). Formulas,
+sizes, error rates: docs/statistics.md.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -17,8 +18,8 @@ from kvrelease.verify.calibration import FOREIGN_BOUND_NATS
 from kvrelease.verify.distance import Distance, distance
 from kvrelease.verify.evidence import ProbeEvidence
 from kvrelease.verify.noise import NoiseFloor
-from kvrelease.verify.permutation import chance_of_as_many
-from kvrelease.verify.repeats import ALPHA, LEGS_THAT_CLEAR, RepeatsResult, repeats_result
+from kvrelease.verify.peers import proven_by_rank
+from kvrelease.verify.repeats import LEGS_THAT_CLEAR, RepeatsResult, repeats_result
 
 # With a dozen probes against two dozen clean pairs, one production distance in three runs would top the largest clean
 # one by chance alone; three times the largest was topped in none of the clean runs of docs/statistics.md.
@@ -58,7 +59,7 @@ class CloserTo(enum.StrEnum):
     NEW = "new"
     """The new release's: hardly stale."""
     UNLIKE = "unlike"
-    """None of those at hand: another release's KV, a mixture, or damage."""
+    """None of the old release's, the hybrid and the new one's: another release's KV, a mixture, or damage."""
 
 
 class ProbeJudgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +75,7 @@ class ProbeJudgement(msgspec.Struct, frozen=True, kw_only=True):
         cached_tokens: of the production leg that lies farthest from its twin, like what follows.
         foreign_tokens: of these, explained by nothing; None when not known.
         first_divergence: index of the first generated token that differs, None when none does.
-        closer_to: whose answer it is like; None without witnesses of the old release, or where two are equally near.
+        closer_to: whose answer it is like; None where that cannot be told (`closeness`).
         p: of the exact permutation test of its repeats; None where there were none.
     """
 
@@ -150,6 +151,12 @@ def is_proven(probe: ProbeEvidence, floor: NoiseFloor) -> bool:
     return _weighed(probe, floor).strength is _Strength.PROVEN
 
 
+def needs_ranks(probes: Sequence[ProbeEvidence], floor: NoiseFloor) -> bool:
+    """Whether a difference reproduces that proves nothing on its own, and none is proven."""
+    found = {_weighed(probe, floor).strength for probe in probes if probe.repeats.production}
+    return bool(found & _FOR_RANKS) and _Strength.PROVEN not in found
+
+
 def judge_probes(probes: Sequence[ProbeEvidence], *, floor: NoiseFloor, replica: str) -> tuple[ProbeJudgement, ...]:
     """[probes] judgements of one replica's probes.
 
@@ -158,19 +165,9 @@ def judge_probes(probes: Sequence[ProbeEvidence], *, floor: NoiseFloor, replica:
         floor: of the same run.
         replica: URL, for the report.
     """
-    weighed = {probe.id: _weighed(probe, floor) for probe in probes}
-    shown = (_Strength.PROVEN, _Strength.REPRODUCED)
-    showing = {probe.prefix for probe in probes if weighed[probe.id].strength in shown}
-    prefixes = len({probe.prefix for probe in probes})
-    chance = chance_of_as_many(len(showing), of=prefixes, beside=floor.apart)
+    by_rank = {probe.id for probe in proven_by_rank(probes, threshold=threshold_nats(floor))}
     return tuple(
-        _judgement(
-            probe,
-            weighed=weighed[probe.id],
-            are_too_many=bool(showing) and chance <= ALPHA,
-            replica=replica,
-        )
-        for probe in probes
+        _judgement(probe, weighed=_weighed(probe, floor), by_rank=by_rank, replica=replica) for probe in probes
     )
 
 
@@ -185,8 +182,8 @@ class _Strength(enum.Enum):
     FLEETING = "above the noise floor in some legs and not in others"
     GROUNDLESS = "reproduced, but no clean pair tells how large noise is here"
     UNLIKE = "reproduced, but production hits where every clean leg missed, and hits may differ from misses by as much"
+    REPRODUCED = "reproduced, and too small to be told from how an entry was written"
     TEXT = "another text in every fresh leg, and no log-probabilities that tell by how much"
-    REPRODUCED = "reproduced, and too small under too few prefixes to be told from how an entry was written"
     PROVEN = "reproduced, beyond noise"
 
 
@@ -251,13 +248,13 @@ def _is_large(again: RepeatsResult, floor: NoiseFloor) -> bool:
     return again.excess > WRITTEN_APART_NATS
 
 
-def _judgement(probe: ProbeEvidence, *, weighed: _Weighed, are_too_many: bool, replica: str) -> ProbeJudgement:
+def _judgement(probe: ProbeEvidence, *, weighed: _Weighed, by_rank: Collection[str], replica: str) -> ProbeJudgement:
     found, again = weighed.distances, weighed.again
     worst = worst_leg(probe)
     leg, shown = probe.production[worst], found[worst] if found else None
     verdict, detail = _VERDICTS[weighed.strength], weighed.strength.value
-    if weighed.strength is _Strength.REPRODUCED and are_too_many:
-        verdict, detail = ProbeVerdict.STALE, "reproduced, under more shared prefixes than chance explains"
+    if by_rank and (probe.id in by_rank or weighed.strength in _FOR_RANKS):
+        verdict, detail = ProbeVerdict.STALE, _BY_RANK
     if again is not None and verdict in (ProbeVerdict.STALE, ProbeVerdict.SUSPECT):
         detail += f" ({again.showed} of {again.legs} fresh legs above the threshold"
         detail += "" if again.p is None else f", p = {again.p:.1g}"
@@ -275,6 +272,10 @@ def _judgement(probe: ProbeEvidence, *, weighed: _Weighed, are_too_many: bool, r
         p=None if again is None else again.p,
     )
 
+
+# What ranks can make a proof of: a difference that is too small on its own, or that nobody measured.
+_FOR_RANKS = frozenset({_Strength.REPRODUCED, _Strength.TEXT})
+_BY_RANK = "under more shared prefixes than chance explains no entry that was written again answers so"
 
 _VERDICTS = {
     _Strength.UNJUDGED: ProbeVerdict.UNJUDGED,

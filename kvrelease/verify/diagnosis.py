@@ -1,4 +1,4 @@
-"""What is wrong, where, and what the operator does next: told of a replica whose probes are stale or suspect; pure."""
+"""What is wrong, where, and what the operator does next: told of a replica that has something wrong; pure."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         replica: its URL.
-        prefixes: the worst first.
-        cause: of stale answers: cache or model, as far as an emptied cache or `identity` told.
+        prefixes: the worst first; none where only the run's own hits are wrong (`reuse`).
+        cause: of stale answers, as far as an emptied cache, `identity` or `reuse` told.
         next_steps: in the order to take them.
     """
 
@@ -82,8 +82,9 @@ def diagnosis_of(
     checks: Sequence[Check],
     namespace: str,
     key_space: str | None,
+    front: str | None = None,
 ) -> Diagnosis | None:
-    """The diagnosis of one replica; None where no probe is stale or suspect, and no hit was foreign at first touch.
+    """The diagnosis of one replica; None where no probe is stale or suspect, no hit foreign, and own hits are right.
 
     Args:
         replica: the evidence.
@@ -93,21 +94,31 @@ def diagnosis_of(
         checks: of this replica.
         namespace: of the release.
         key_space: production's, None for unsalted.
+        front: what to do about a response cache in front of it; None where nothing shows one.
     """
     failed = {check.id for check in checks if check.verdict is CheckVerdict.FAIL}
     prefixes = tuple(
         msgspec.structs.replace(prefix, closeness=closeness.get(prefix.probe))
         for prefix in stale_prefixes(replica, judgements, floor=floor, names_foreign=CheckId.FIRST_TOUCH in failed)
     )
-    if not prefixes:
+    gives_back_other = CheckId.REUSE in failed
+    if not prefixes and not gives_back_other:
         return None
     nonce = replica.binding
-    cause = cause_of(replica, judgements, floor=floor, runs_other_weights=CheckId.IDENTITY in failed)
+    cause = cause_of(
+        replica,
+        judgements,
+        floor=floor,
+        runs_other_weights=CheckId.IDENTITY in failed,
+        gives_back_other=gives_back_other,
+    )
     situation = Situation(
         identity=replica.identity,
         namespace=namespace,
         key_space=key_space,
+        front=front,
         runs_other_weights=CheckId.IDENTITY in failed or cause.cause is Cause.MODEL,
+        gives_back_other=gives_back_other,
         is_emptied=replica.flush is not None and replica.flush.is_proved,
         is_bound=binding_result(replica).bound,
         ignores_salt=bool(replica.leaks) or (nonce is not None and bool(nonce.fresh_salt.hits_mostly)),

@@ -55,10 +55,12 @@ class SaltLeak(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         asked: what was sent: the id of a probe, or `nonce`.
         cached_tokens: that nobody computed in that key space.
+        leg: what came back; None where only the server's counters told the hit.
     """
 
     asked: str
     cached_tokens: int
+    leg: Leg | None = None
 
 
 class FlushEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +129,7 @@ class ProbeEvidence(msgspec.Struct, frozen=True, kw_only=True):
         cold: reference leg with the cache bypassed, None when no isolation was found.
         clean: [legs] clean hits: the reference's own entries, asked again.
         rewritten: [legs] clean hits on entries that were written once more, in company of other requests.
+        peers: [legs] the same of entries written after something differed, among which users' own is ranked (`peers`).
         repeats: of a suspect; where a reference leg heals the engine, production's legs of every probe.
     """
 
@@ -137,12 +140,18 @@ class ProbeEvidence(msgspec.Struct, frozen=True, kw_only=True):
     cold: Leg | None = None
     clean: tuple[Leg, ...] = ()
     rewritten: tuple[Leg, ...] = ()
+    peers: tuple[Leg, ...] = ()
     repeats: Repeats = Repeats()
 
     @property
     def reference_legs(self) -> tuple[Leg, ...]:
         """The cold leg where there is one, and the clean hits after it."""
         return self.clean if self.cold is None else (self.cold, *self.clean)
+
+    @property
+    def every_clean_leg(self) -> tuple[Leg, ...]:
+        """The reference legs, and everything else that read entries of this run's own."""
+        return (*self.reference_legs, *self.rewritten, *self.peers, *self.repeats.clean)
 
 
 class ExposureEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,8 +283,7 @@ class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
         is_fresh: no request had reached it before this run; None when its counters do not tell, or when a store
             outside the process answered, which earlier processes of this release may have filled.
         isolation: how reference legs were isolated.
-        isolation_notes: what was tried before, and why it was given up.
-        rungs: every way to isolate reference legs, in the order of trying; empty in evidence of earlier releases.
+        rungs: every way to isolate reference legs, in the order of trying.
         leaks: requests that hit in fresh key spaces, in the order sent.
         flush: how its cache was emptied; None where it was not.
         probes: in the order sent.
@@ -303,7 +311,6 @@ class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
     identity: EngineIdentity
     is_fresh: bool | None
     isolation: Isolation
-    isolation_notes: tuple[str, ...] = ()
     rungs: tuple[Rung, ...] = ()
     leaks: tuple[SaltLeak, ...] = ()
     flush: FlushEvidence | None = None

@@ -35,14 +35,14 @@ class Flushes:
         """
         faults: list[Fault] = []
         for url, all_of_url in self._by_url.items():
-            wanting = [one for one in all_of_url if one.wants_flush and one not in self._left_out]
+            wanting = [one for one in all_of_url if one.last_resort.is_wanted and one not in self._left_out]
             try:
                 for one in wanting:
-                    await one.prepare_flush()
-                if any(one.is_about_to_flush for one in wanting):
+                    await one.last_resort.prepare()
+                if any(one.last_resort.is_prepared for one in wanting):
                     save()
                 for one in wanting:
-                    await one.refer_after_flush(self._flushing)
+                    await one.last_resort.empty(self._flushing)
             except KvreleaseError as error:
                 faults.append(fault_of(error, where=url))
             finally:

@@ -43,9 +43,7 @@ def check_bypass(replica: ReplicaEvidence) -> Check:
 
 
 def _why_none(replica: ReplicaEvidence) -> str:
-    if replica.rungs:
-        return "; ".join(_told(rung) for rung in replica.rungs)
-    return "; ".join(replica.isolation_notes)
+    return "; ".join(_told(rung) for rung in replica.rungs)
 
 
 def _way_out(replica: ReplicaEvidence) -> str:
@@ -73,8 +71,6 @@ def _kernels(replica: ReplicaEvidence) -> str:
 
 def _others(replica: ReplicaEvidence) -> str:
     """Why the other ways were not used."""
-    if not replica.rungs:
-        return f" (after: {'; '.join(replica.isolation_notes)})" if replica.isolation_notes else ""
     told = [_told(rung) for rung in replica.rungs if rung.outcome is not RungOutcome.USED or rung.failed]
     return f". Other ways: {'; '.join(told)}" if told else ""
 

@@ -32,16 +32,18 @@ from kvrelease.verify.exposure import ExposureResult, SpaceVerdict, check_exposu
 from kvrelease.verify.floor import judging_floor
 from kvrelease.verify.identity import check_identity
 from kvrelease.verify.isolation import IsolationResult, check_bypass, check_flush, isolation_result
+from kvrelease.verify.kept_answers import kept_answers
 from kvrelease.verify.keys import check_keys
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.power import check_power, stale_clean_distance
 from kvrelease.verify.repeats import ALPHA, REPEATS
-from kvrelease.verify.response_cache import check_response_cache, without_kept_hits
+from kvrelease.verify.response_cache import check_response_cache, remark, way_past, without_kept_hits
 from kvrelease.verify.reuse import check_reuse
 
 METHOD_NOTE = (
-    f"suspects are asked again, {REPEATS} fresh legs of each kind, and judged by an exact permutation test; a clean "
-    f"replica fails by it with a probability of at most {2 * ALPHA:.1%} (docs/statistics.md)"
+    f"suspects are asked again, {REPEATS} fresh legs of each kind, and judged by an exact permutation test, small "
+    "differences by their rank among entries that are written again; a clean replica fails by these with a probability "
+    f"of at most {2 * ALPHA:.1%} (docs/statistics.md)"
 )
 
 
@@ -92,7 +94,8 @@ class VerifyReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/verify"):
         cost: of the run.
         not_covered: what this run did not tell, whatever its verdict.
         faults: what ended parts of the run early, or left replicas unjudged.
-        diagnosis: of each replica whose probes are stale or suspect, or whose hits were foreign at first touch.
+        diagnosis: of each replica whose probes are stale or suspect, whose hits were foreign at first touch, or whose
+            cache does not give back what was put in.
         method: how suspects were judged.
     """
 
@@ -122,6 +125,7 @@ class _ReplicaJudgement(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[Check, ...]
     probes: tuple[ProbeJudgement, ...]
     floor: NoiseFloor
+    binding: BindingResult
     diagnosis: Diagnosis | None
 
 
@@ -144,7 +148,7 @@ def judge(evidence: Evidence) -> VerifyReport:
     if len(judged) > 1 or unjudged:
         verdicts = {url: _worst(one.checks) for url, one in judged.items()}
         checks.append(check_replicas(verdicts, mixed=_mixed(judged), unjudged=[fault.shown for fault in unjudged]))
-    bindings = [binding_result(replica) for replica in evidence.replicas]
+    bindings = [one.binding for one in judged.values()]
     verdict = _overall(checks, evidence)
     exposure = tuple(
         result
@@ -186,8 +190,9 @@ _NO_BINDING = BindingResult(bound=None, proof="no replica was observed")
 def _judge_replica(replica: ReplicaEvidence, evidence: Evidence) -> _ReplicaJudgement:
     floor = judging_floor(replica)
     url = replica.identity.url
-    response_cache = check_response_cache(replica, floor=floor)
-    replica = without_kept_hits(replica)
+    kept = kept_answers(replica)
+    response_cache = check_response_cache(replica, kept, floor=floor)
+    replica = without_kept_hits(replica, kept)
     closeness = closeness_of(replica, floor=floor)
     probes = with_closeness(judge_probes(replica.probes, floor=floor, replica=url), closeness)
     flush = check_flush(replica)
@@ -218,10 +223,12 @@ def _judge_replica(replica: ReplicaEvidence, evidence: Evidence) -> _ReplicaJudg
             if found is not None
         ),
     )
+    checks = tuple(remark(check, kept) for check in checks)
     return _ReplicaJudgement(
         checks=checks,
         probes=probes,
         floor=floor,
+        binding=binding_result(replica),
         diagnosis=diagnosis_of(
             replica,
             probes,
@@ -230,6 +237,7 @@ def _judge_replica(replica: ReplicaEvidence, evidence: Evidence) -> _ReplicaJudg
             checks=checks,
             namespace=evidence.namespace,
             key_space=evidence.production_salt,
+            front=way_past(kept) if kept.signs else None,
         ),
     )
 

@@ -9,6 +9,7 @@ salt, and no noise.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 
 from msgspec.structs import replace
 
@@ -34,16 +35,20 @@ class Ladder:
         replica: prepared.
         reference: a clean second engine, None without one.
         allows_flush: the replica's own cache may be emptied.
+        whole: prompts whose reference legs get a key space each, so that they are computed whole.
     """
 
-    def __init__(self, replica: Replica, *, reference: Replica | None, allows_flush: bool) -> None:
+    def __init__(
+        self, replica: Replica, *, reference: Replica | None, allows_flush: bool, whole: Collection[str] = ()
+    ) -> None:
         self._replica = replica
         self._reference = reference
         self._allows_flush = allows_flush
         self._salt = probe_salt("reference")
-        self._salts: dict[str, str] = {}
+        self._salts = {prompt_id: probe_salt("reference") for prompt_id in whole}
         self._proved: defaultdict[Isolation, int] = defaultdict(int)
         self._failed: dict[Isolation, list[str]] = defaultdict(list)
+        self._useless: dict[Isolation, str] = {}
         self.used = Isolation.NONE
 
     def candidates(self) -> tuple[Isolation, ...]:
@@ -58,7 +63,7 @@ class Ladder:
     def on_reference(self, prompt: Prompt) -> Request:
         """The prompt as the second engine is sent it: in a key space of this run's own, where that has any."""
         reference = self.answering(Isolation.REFERENCE)
-        plain = probe_request(reference, prompt, salt=self._salt)
+        plain = probe_request(reference, prompt, salt=self._salts.get(prompt.id, self._salt))
         return plain if reference.identity.capabilities.has_salt else replace(plain, salt=None)
 
     def answering(self, way: Isolation) -> Replica:
@@ -103,10 +108,9 @@ class Ladder:
         """A probe's reference leg could not be proved cold."""
         self._failed[way].append(f"{probe}: {why}")
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Of each way that failed for a probe, the first time."""
-        return tuple(f"{way} ({found[0]})" for way, found in self._failed.items())
+    def give_up(self, way: Isolation, *, why: str) -> None:
+        """It is known already that a way isolates nothing: no probe is spent on it."""
+        self._useless[way] = why
 
     def rungs(self) -> tuple[Rung, ...]:
         """Every way, and what became of it."""
@@ -124,8 +128,9 @@ class Ladder:
                 failed=len(failures),
                 detail=detail,
             )
-        if failures:
-            return Rung(isolation=way, outcome=RungOutcome.GIVEN_UP, failed=len(failures), detail=tried)
+        if failures or way in self._useless:
+            detail = tried or self._useless[way]
+            return Rung(isolation=way, outcome=RungOutcome.GIVEN_UP, failed=len(failures), detail=detail)
         lacking = self._why_lacking(way)
         if lacking is not None:
             return Rung(isolation=way, outcome=RungOutcome.LACKING, detail=lacking)
@@ -155,7 +160,7 @@ class Ladder:
         return None
 
     def _is_given_up(self, way: Isolation) -> bool:
-        if self._missing_option(way) is not None:
+        if self._missing_option(way) is not None or way in self._useless:
             return True
         return not self._proved[way] and len(self._failed.get(way, ())) >= TRIES
 
@@ -163,13 +168,13 @@ class Ladder:
         return probe_request(self._replica, prompt, salt=self._replica.deployment.salt)
 
     def _fresh_salt(self, prompt: Prompt) -> str:
-        """One for all probes; without token ids one for each, because nobody could tell whose a shared prefix is.
+        """One for most probes; without token ids one for each, because nobody could tell whose a shared prefix is.
 
         A prompt with images has its own as well: two of them have equal tokens, and a cache that mixes them up would
         give entries of the one to the other's reference leg too.
         """
         if self._replica.tokens is not None and not has_media(prompt.body):
-            return self._salt
+            return self._salts.get(prompt.id, self._salt)
         return self._salts.setdefault(prompt.id, probe_salt("reference"))
 
 
@@ -196,7 +201,7 @@ def why_not_cold(leg: Leg, *, way: Isolation, bypasses: bool, hidden: int) -> st
 
 
 _MEANING = {
-    Isolation.FRESH_SALT: " in a key space that nobody had used, so some layer ignores the salt",
+    Isolation.FRESH_SALT: " in a key space that nobody had used: a layer ignores the salt, or a response cache answers",
     Isolation.REFERENCE: " on the reference engine, which nobody was to have used",
     Isolation.FLUSH: " after the cache was said to be empty",
 }
@@ -219,12 +224,12 @@ class Leaks:
         unexplained = leg.foreign_tokens
         if unexplained is None and is_first and not leg.observation.lost:
             unexplained = leg.cached_tokens  # whatever its ids are, nobody was there before
-        self.add(asked, unexplained or 0)
+        self.add(asked, unexplained or 0, leg=leg)
 
-    def add(self, asked: str, cached_tokens: int) -> None:
+    def add(self, asked: str, cached_tokens: int, *, leg: Leg | None = None) -> None:
         """Keeps a hit."""
         if cached_tokens > 0:
-            self.found.append(SaltLeak(asked=asked, cached_tokens=cached_tokens))
+            self.found.append(SaltLeak(asked=asked, cached_tokens=cached_tokens, leg=leg))
 
 
 def hidden_hits(before: Counters | None, after: Counters | None, *, leg: Leg) -> int:

@@ -26,6 +26,8 @@ class Action(enum.StrEnum):
     RESTART = "restart"
     PREWARM = "prewarm"
     STORE = "leave the store"
+    DISABLE = "switch prefix caching off"
+    FRONT = "settle the response cache"
     ASK_AGAIN = "verify again"
 
 
@@ -52,7 +54,9 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
         identity: of the replica.
         namespace: of the release.
         key_space: that users' requests have, None for unsalted.
+        front: what to do about a response cache that gave some of the answers; None where nothing shows one.
         runs_other_weights: proved by `identity`, or by an emptied cache whose answers still differ.
+        gives_back_other: hits of the run's own entries answer otherwise than what was computed (`reuse` failed).
         is_emptied: this run emptied the replica's cache, provably.
         is_bound: users' requests provably land in the release's namespace; None when not known.
         ignores_salt: a nonce prompt under a fresh salt hit, or a reference leg did.
@@ -63,7 +67,9 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     identity: EngineIdentity
     namespace: str
     key_space: str | None
+    front: str | None = None
     runs_other_weights: bool
+    gives_back_other: bool = False
     is_emptied: bool
     is_bound: bool | None
     ignores_salt: bool
@@ -80,6 +86,7 @@ class _Remedy(msgspec.Struct, frozen=True, kw_only=True):
         unable: what to know about restarting, where there is no call.
         salt: the request field that binds clients; None where there is none.
         store: where what is kept outside the process lies, and under which names.
+        off: the option that switches prefix caching off; None where none is known.
     """
 
     flush: str | None = None
@@ -87,6 +94,7 @@ class _Remedy(msgspec.Struct, frozen=True, kw_only=True):
     unable: str
     salt: str | None = None
     store: str
+    off: str | None = None
 
 
 _REMEDIES: Mapping[EngineKind, _Remedy] = {
@@ -99,6 +107,7 @@ _REMEDIES: Mapping[EngineKind, _Remedy] = {
         store="what --kv-transfer-config names: ExampleConnector's shared_storage_path (default /tmp), Offloading's "
         "root_dir/<model>_<hash>, LMCache's fs directory or Redis keys <model>@…, Mooncake's keys "
         "<cache_prefix>@<last part of the model's path>…",
+        off="--no-enable-prefix-caching",
     ),
     EngineKind.SGLANG: _Remedy(
         flush="POST /flush_cache",
@@ -107,11 +116,13 @@ _REMEDIES: Mapping[EngineKind, _Remedy] = {
         salt="extra_key",
         store="HiCache's storage: the file backend's SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR (else /tmp/hicache) holds "
         "<hash>_<served model>_…. Never POST /hicache/storage-backend/clear: it removes every model's",
+        off="--disable-radix-cache",
     ),
     EngineKind.LLAMACPP: _Remedy(
         unable="restore no slot file of another release; erasing slots is no remedy: what --cache-ram keeps fills them "
         "again",
         store="slot files below --slot-save-path, which name no release",
+        off="--no-cache-prompt",
     ),
     EngineKind.LOCAL: _Remedy(
         flush="flush()",
@@ -132,6 +143,14 @@ _KEPT_OUTSIDE = frozenset({Tier.STORAGE, Tier.REMOTE, Tier.OUTSIDE})
 def next_steps(found: Situation) -> tuple[NextStep, ...]:
     """[steps] in the order to take them; the first is the one for the line that people read."""
     shown = found.identity.shown
+    if found.front is not None:
+        return (
+            NextStep(
+                action=Action.FRONT,
+                text=f"settle the response cache in front of {shown}, and verify again",
+                detail=f"{found.front}. It gave some of the answers, which say nothing of the engine",
+            ),
+        )
     if found.runs_other_weights:
         return (
             NextStep(
@@ -140,6 +159,8 @@ def next_steps(found: Situation) -> tuple[NextStep, ...]:
                 detail="it runs other weights, which no flush changes",
             ),
         )
+    if found.gives_back_other:
+        return (_disabled(found),)
     if not found.is_proven:
         return (NextStep(action=Action.ASK_AGAIN, text=f"verify {shown} again while it is quiet: nothing is proven"),)
     remedy = _REMEDIES[found.identity.kind]
@@ -150,6 +171,17 @@ def next_steps(found: Situation) -> tuple[NextStep, ...]:
     if remedy.salt is not None and not found.ignores_salt and not is_namespaced:
         steps.append(_bind(found, field=remedy.salt))
     return tuple(steps)
+
+
+def _disabled(found: Situation) -> NextStep:
+    return NextStep(
+        action=Action.DISABLE,
+        text=f"restart {found.identity.shown} with prefix caching switched off, and verify it again",
+        call=_REMEDIES[found.identity.kind].off,
+        detail="its cache does not give back what was put in, whoever put it: a flush, a new epoch or a prewarm fills "
+        "it with the same. Then look at the scales of a quantised KV cache, at the connector, and at engine versions "
+        "that share a store",
+    )
 
 
 def _prewarm(found: Situation) -> NextStep:

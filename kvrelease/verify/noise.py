@@ -27,6 +27,8 @@ class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True):
         p50: median distance in nats; None without pairs.
         max: largest distance in nats; None without pairs.
         quantum: step of the server's logits in nats; None when not known.
+        whole: of the pairs, those of a hit and its miss that found nothing. A miss that found the system prompt of an
+            earlier one shares most of its entry with it, and shows little of what a hit and a miss differ by.
         apart: how many times two entries of one prompt were compared, each written by itself: only these have the
             noise of writing, and each has it once, however often the two were read.
         candidates: that are told of a token, in the median, by the server and a second one that gives reference legs;
@@ -38,6 +40,7 @@ class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True):
     max: float | None
     quantum: float | None
     apart: int = 0
+    whole: int = 0
     candidates: int | None = None
 
 
@@ -64,6 +67,7 @@ def noise_floor(
     legs = [leg for group in references for leg in group] + [leg for probe in probes for leg in probe.rewritten]
     legs += [leg for pair in missed_then_hit for leg in pair]
     same = _gaps((one.observation, other.observation) for one, other in read_again)
+    whole = [pair for legs in references for pair in itertools.pairwise(legs) if _is_whole(*pair)]
     apart = _gaps((one.observation, other.observation) for one, other in rewritten)
     elsewhere = [gaps for pairs in others if (gaps := _gaps(pairs))]
     answers = tuple(leg.observation for leg in legs)
@@ -73,10 +77,15 @@ def noise_floor(
         pairs=len(distances),
         p50=statistics.median(distances) if distances else None,
         max=max(distances) if distances else None,
+        whole=len(_gaps((one.observation, other.observation) for one, other in (*whole, *missed_then_hit))),
         quantum=logit_quantum(answers),
         apart=len(apart) + len(elsewhere),
         candidates=min((told for told in map(candidates_told, (answers, users)) if told is not None), default=None),
     )
+
+
+def _is_whole(miss: Leg, hit: Leg) -> bool:
+    return miss.cached_tokens == 0 and bool(hit.cached_tokens)
 
 
 def _gaps(pairs: Iterable[tuple[Observation, Observation]]) -> list[float]:

@@ -83,19 +83,3 @@ def _labellings(legs: int, production: int) -> NDArray[np.float64]:
 def fewest_legs(*, alpha: float) -> int:
     """How many legs of each kind it takes for a p-value of `alpha` or less to be possible."""
     return next(legs for legs in itertools.count(2) if 2 / math.comb(2 * legs, legs) <= alpha)
-
-
-def chance_of_as_many(units: int, *, of: int, beside: int) -> float:
-    """The probability that so many of the units, and none of the clean ones beside them, exceed a bound by chance.
-
-    Where all are alike, which of them exceed is arbitrary: every choice of as many is as likely, however often noise
-    makes any exceed.
-
-    Args:
-        units: that exceed.
-        of: units that were looked at.
-        beside: clean ones, none of which exceeds; with none there is nothing to tell chance by.
-
-    Source: the hypergeometric distribution, at its end.
-    """
-    return math.comb(of, units) / math.comb(of + beside, units)

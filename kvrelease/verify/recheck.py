@@ -29,6 +29,8 @@ class Cause(enum.StrEnum):
     """Entries of another release: without them the engine answers as the release does."""
     MODEL = "model"
     """Other weights than the release's, or a broken load: no flush changes its answers."""
+    REUSE = "reuse"
+    """The cache does not give back what was put in, whoever put it: no flush changes that either."""
 
 
 class CauseFound(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,25 +55,32 @@ def probes_to_recheck(seen: ReplicaEvidence) -> tuple[str, ...]:
 
 
 def cause_of(
-    replica: ReplicaEvidence, judgements: Sequence[ProbeJudgement], *, floor: NoiseFloor, runs_other_weights: bool
+    replica: ReplicaEvidence,
+    judgements: Sequence[ProbeJudgement],
+    *,
+    floor: NoiseFloor,
+    runs_other_weights: bool,
+    gives_back_other: bool = False,
 ) -> CauseFound:
-    """Cache or model, of a replica with stale probes.
+    """Cache or model, of a replica with stale probes, or whose own hits are wrong.
 
     Args:
         replica: the evidence.
         judgements: of its probes.
         floor: that its probes were judged by.
         runs_other_weights: `identity` failed: clean answers are not the release's either.
+        gives_back_other: `reuse` failed: hits of this run's own entries are not what was computed.
     """
+    if gives_back_other and not runs_other_weights:
+        return CauseFound(cause=Cause.REUSE, why="hits of this run's own entries are not what was computed (reuse)")
     if not any(judged.verdict is ProbeVerdict.STALE for judged in judgements):
         return CauseFound(cause=None, why="not told apart: no probe is proven stale")
     if runs_other_weights:
         return CauseFound(cause=Cause.MODEL, why="clean answers are not the release's either (identity)")
     flush = replica.flush
-    if flush is None:
-        return CauseFound(cause=None, why=_what_it_would_take(replica))
-    if not flush.is_proved:
-        return CauseFound(cause=None, why=f"not told apart: {_why_unproved(flush)}")
+    if flush is None or not flush.is_proved:
+        why = _what_it_would_take(replica) if flush is None else f"not told apart: {_why_unproved(flush)}"
+        return CauseFound(cause=None, why=why)
     if replica.isolation is Isolation.FLUSH:
         return CauseFound(cause=Cause.CACHE, why="once the cache was emptied, the same prompts were answered otherwise")
     return _by_rechecks(replica, threshold=threshold_nats(floor))

@@ -37,7 +37,7 @@ _COARSE = "as far as KV in eight bits does; what differs by less does not show"
 _BROKEN = (
     f"above any bound between kernels ({FOREIGN_BOUND_NATS} nats): the cache does not give back what was put in. Look "
     "at scales of a quantised KV cache, at the connector, and at engine versions that share a store; until then switch "
-    "prefix caching off, or empty the cache"
+    "prefix caching off"
 )
 
 

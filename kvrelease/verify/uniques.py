@@ -22,8 +22,10 @@ from kvrelease.workload.prompt_set import Prompt
 class Observe(Protocol):
     """Sends one request to the replica, or to another one, and counts it."""
 
-    def __call__(self, request: Request, *, on: Replica | None = None) -> Coroutine[object, object, Leg]:
-        """What came back."""
+    def __call__(
+        self, request: Request, *, on: Replica | None = None, asked: str = "nonce"
+    ) -> Coroutine[object, object, Leg]:
+        """What came back; `asked` names the prompt in what is said of it."""
 
 
 class Uniques:

@@ -2,24 +2,25 @@
 
 Each model gives the candidates of one observation: what the release says of the prompt, plus noise. The legs are the
 ones that `verify.legs` sends: a screening leg, a cold one, a clean hit, for some one on an entry written again,
-and repeats in turns for the worst suspects. What an entry got when it was written stays with it.
+repeats in turns for the worst suspects, and entries written again to rank users' own among. What an entry got when it
+was written stays with it.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 from msgspec.structs import replace
 
 from kvrelease.artifacts import Verdict
 from kvrelease.binding.observe import Leg
-from kvrelease.verify.asking import LegKind, repeats_to_ask
+from kvrelease.verify.asking import Answer, Ask, LegKind, Wanted, peers_to_write, repeats_to_ask
 from kvrelease.verify.evidence import Evidence, Limits, ProbeEvidence, Repeats
 from kvrelease.verify.judge import judge
-from kvrelease.verify.legs import REWRITTEN
 from kvrelease.verify.noise import noise_floor
+from kvrelease.verify.reference_legs import REWRITTEN
 from tests.verify.builders import BASE, evidence, leg, replica
 
 Shift = list[float]
@@ -71,6 +72,7 @@ def observed_run(
     stale_share: float = 1.0,
     probes: int = 12,
     prefixes: int = 3,
+    is_written_together: bool = False,
 ) -> Evidence:
     """One run's evidence.
 
@@ -82,6 +84,7 @@ def observed_run(
         stale_share: of the probes that meet them.
         probes: how many.
         prefixes: that they share.
+        is_written_together: what users' entries got when they were written is drawn once for each prefix.
     """
     source = random.Random(seed)
     entries = [
@@ -91,6 +94,7 @@ def observed_run(
             written=written,
             stale=stale_nats if source.random() < stale_share else 0.0,
             source=source,
+            company=f"{seed} {number % prefixes}" if is_written_together else None,
         )
         for number in range(probes)
     ]
@@ -98,19 +102,37 @@ def observed_run(
     floor = noise_floor(found.values())
     wanted = repeats_to_ask(list(found.values()), floor=floor)
     again: dict[str, dict[LegKind, list[Leg]]] = {}
-    ask = next(wanted, None)
-    while ask is not None:
+
+    def asked(ask: Ask) -> Leg:
         entry = entries[int(ask.probe[1:])]
         leg = entry.production() if ask.kind is LegKind.PRODUCTION else entry.clean()
         again.setdefault(ask.probe, {kind: [] for kind in LegKind})[ask.kind].append(leg)
-        try:
-            ask = wanted.send(leg)
-        except StopIteration:
-            ask = None
+        return leg
+
+    answer_all(wanted, asked)
     for name, legs in again.items():
         repeats = Repeats(production=tuple(legs[LegKind.PRODUCTION]), clean=tuple(legs[LegKind.CLEAN]))
         found[int(name[1:])] = replace(found[int(name[1:])], repeats=repeats)
+
+    def written_again(company: tuple[str, ...]) -> list[Leg]:
+        legs = [entries[int(name[1:])].rewritten() for name in company]
+        for name, peer in zip(company, legs, strict=True):
+            one = found[int(name[1:])]
+            found[int(name[1:])] = replace(one, peers=(*one.peers, peer))
+        return legs
+
+    answer_all(peers_to_write(list(found.values()), floor=floor), written_again)
     return evidence(replica(found.values()), limits=Limits(stale_below=0.25))
+
+
+def answer_all(wanted: Generator[Wanted, Answer, None], answer: Callable[[Wanted], Answer]) -> None:
+    """Answers everything that a plan asks for."""
+    ask = next(wanted, None)
+    while ask is not None:
+        try:
+            ask = wanted.send(answer(ask))
+        except StopIteration:
+            ask = None
 
 
 def rates(
@@ -121,12 +143,21 @@ def rates(
     stale_nats: float = 0.0,
     stale_share: float = 1.0,
     probes: int = 12,
+    prefixes: int = 3,
+    is_written_together: bool = False,
 ) -> dict[Verdict, float]:
     """The share of each verdict in so many runs."""
     counted = dict.fromkeys(Verdict, 0)
     for seed in range(runs):
         run = observed_run(
-            seed, noise=noise, written=written, stale_nats=stale_nats, stale_share=stale_share, probes=probes
+            seed,
+            noise=noise,
+            written=written,
+            stale_nats=stale_nats,
+            stale_share=stale_share,
+            probes=probes,
+            prefixes=prefixes,
+            is_written_together=is_written_together,
         )
         counted[judge(run).verdict] += 1
     return {verdict: count / runs for verdict, count in counted.items()}
@@ -135,13 +166,16 @@ def rates(
 class _Entries:
     """What one prompt's entries answer: production's, the reference's, and any that is written once more."""
 
-    def __init__(self, number: int, *, noise: Noise, written: Noise, stale: float, source: random.Random) -> None:
+    def __init__(
+        self, number: int, *, noise: Noise, written: Noise, stale: float, source: random.Random, company: str | None
+    ) -> None:
         self.number = number
         self._noise, self._written, self._source = noise, written, source
         # The mean of |N(0, s)| is s · sqrt(2/pi).
         size = stale * math.sqrt(math.pi / 2)
         self._moved = [source.gauss(0.0, size) for _ in BASE]
-        self._production, self._reference = self._write(), self._write()
+        together = source if company is None else random.Random(company)
+        self._production, self._reference = written(together, number), self._write()
 
     def _write(self) -> Shift:
         return self._written(self._source, self.number)

@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kvrelease.binding.observe import Leg
-from kvrelease.verify.asking import Ask, LegKind, repeats_to_ask
+from kvrelease.verify.asking import PEERS_SHARE, Ask, LegKind, peers_to_write, repeats_to_ask
 from kvrelease.verify.evidence import ProbeEvidence
 from kvrelease.verify.noise import noise_floor
+from kvrelease.verify.peers import PEERS
 from kvrelease.verify.repeats import LEGS_THAT_CLEAR, REPEATS
-from tests.verify.builders import clean_probes, leg, probe
+from tests.verify.builders import clean_probes, leg, probe, stale_probe
+from tests.verify.simulation import answer_all
 
 
 def asked(probes: Sequence[ProbeEvidence], answer: Callable[[Ask], Leg]) -> list[Ask]:
     """Everything that is asked where each repeat answers so."""
-    wanted = repeats_to_ask(probes, floor=noise_floor(probes))
     found: list[Ask] = []
-    try:
-        ask = next(wanted)
-        while True:
-            found.append(ask)
-            ask = wanted.send(answer(ask))
-    except StopIteration:
-        return found
+
+    def kept(ask: Ask) -> Leg:
+        found.append(ask)
+        return answer(ask)
+
+    answer_all(repeats_to_ask(probes, floor=noise_floor(probes)), kept)
+    return found
 
 
 def still_stale(ask: Ask) -> Leg:
@@ -56,3 +57,56 @@ def test_the_worst_of_each_prefix_comes_first_and_no_second_one_after_a_proof() 
 def test_a_suspect_whose_difference_is_gone_is_let_go_half_way() -> None:
     found = asked([suspect("s", 0.6, prefix="desk"), *clean_probes()], lambda _: leg())
     assert len(found) == 2 * LEGS_THAT_CLEAR
+
+
+SMALL = 0.08  # 0.04 nats: less than other company makes
+
+
+def companies(
+    probes: Sequence[ProbeEvidence], *, peer: Callable[[str], Leg] = lambda _: leg(), capacity_tokens: int | None = None
+) -> list[tuple[str, ...]]:
+    """Every company that is written where each peer reads so."""
+    found: list[tuple[str, ...]] = []
+
+    def kept(company: tuple[str, ...]) -> list[Leg]:
+        found.append(company)
+        return [peer(name) for name in company]
+
+    wanted = peers_to_write(probes, floor=noise_floor(probes), capacity_tokens=capacity_tokens)
+    answer_all(wanted, kept)
+    return found
+
+
+def small_under(prefixes: int) -> list[ProbeEvidence]:
+    return [stale_probe(f"p{number}", SMALL, prefix=f"d{number}") for number in range(prefixes)]
+
+
+def test_peers_are_written_in_companies_of_many_sizes_until_each_prefix_has_its_number() -> None:
+    found = companies(small_under(3))
+    counts = [sum(company.count(f"p{number}") for company in found) for number in range(3)]
+    assert min(counts) >= PEERS[3] > max(counts) - 2
+    assert len({len(company) for company in found}) > 3
+    assert min(len(company) for company in found) >= 2, "alone is no company"
+
+
+def test_no_peers_where_nothing_small_reproduces_or_something_large_is_proven() -> None:
+    assert companies(clean_probes()) == []
+    assert companies([*small_under(3), stale_probe("large", prefix="d9")]) == []
+    assert companies([probe(f"p{number}", production=[leg(SMALL)], prefix=f"d{number}") for number in range(3)]) == []
+
+
+def test_no_peers_where_they_could_prove_nothing() -> None:
+    assert companies(small_under(1)) == []
+    three_of_eight = [*small_under(3), *(probe(f"c{number}", prefix=f"e{number}") for number in range(5))]
+    assert companies(three_of_eight) == []
+
+
+def test_writing_ends_as_soon_as_one_entry_lies_as_far_and_the_rest_prove_nothing() -> None:
+    found = companies(small_under(3), peer=lambda name: leg(SMALL if name == "p1" else 0.0))
+    assert len(found) == 1
+
+
+def test_peers_leave_users_their_part_of_the_cache() -> None:
+    tokens = 3 * PEERS[3] * 200
+    assert companies(small_under(3), capacity_tokens=round(tokens / PEERS_SHARE))
+    assert companies(small_under(3), capacity_tokens=round(tokens / PEERS_SHARE) - 1) == []

@@ -30,6 +30,8 @@ from kvrelease.verify.evidence import (
     ProbeEvidence,
     ReferencePair,
     ReplicaEvidence,
+    Rung,
+    RungOutcome,
 )
 from kvrelease.verify.identity import check_identity
 from kvrelease.verify.isolation import check_bypass
@@ -284,7 +286,9 @@ def test_an_engine_without_salts_is_not_bound_and_does_not_fail() -> None:
 
 
 def test_a_reference_that_was_not_proved_cold_is_inconclusive_with_the_way_out() -> None:
-    found = check_bypass(replace(replica(isolation=Isolation.NONE), isolation_notes=("bypass (p0): hit 80 tokens",)))
+    failed = "1 not proved cold, the first: p0: hit 80 tokens"
+    rung = Rung(isolation=Isolation.BYPASS, outcome=RungOutcome.GIVEN_UP, failed=1, detail=failed)
+    found = check_bypass(replace(replica(isolation=Isolation.NONE), rungs=(rung,)))
     assert found.verdict is INCONCLUSIVE
     assert "--reference" in found.detail
     assert "hit 80 tokens" in found.detail

@@ -21,6 +21,7 @@ from kvrelease.verify.consistency import (
 from kvrelease.verify.evidence import ProbeEvidence
 from kvrelease.verify.judge import judge
 from kvrelease.verify.noise import NoiseFloor, noise_floor
+from kvrelease.verify.peers import PEERS
 from kvrelease.verify.repeats import LEGS_THAT_CLEAR, REPEATS
 from tests.verify.builders import BASE, PROMPT_TOKENS, leg, observation, probe, repeats, stale_probe
 from tests.verify.simulation import Noise, batches, bursty, gaussian, observed_run, quiet, rates, rounded
@@ -134,11 +135,12 @@ def test_hits_that_stand_against_misses_prove_only_what_no_cached_format_explain
     assert verdicts(*probes) == [expected] * 3
 
 
-def test_one_quantum_is_no_proof_under_one_prefix_and_is_under_three() -> None:
+def test_one_quantum_is_no_proof_and_is_where_no_entry_written_again_shows_it_under_three_prefixes() -> None:
     weak = [stale_probe(f"p{number}", ONE_QUANTUM, prefix=f"d{number}") for number in range(3)]
-    assert verdicts(weak[0], probe("p9"), floor=BF16) == [ProbeVerdict.SUSPECT, ProbeVerdict.CLEAN]
-    assert verdicts(*weak, floor=BF16) == [ProbeVerdict.STALE] * 3
-    assert "more shared prefixes than chance" in judged(*weak, floor=BF16)[0].detail
+    assert verdicts(*weak, floor=BF16) == [ProbeVerdict.SUSPECT] * 3
+    ranked = [replace(one, peers=(leg(),) * PEERS[3]) for one in weak]
+    assert verdicts(*ranked, floor=BF16) == [ProbeVerdict.STALE] * 3
+    assert "more shared prefixes than chance" in judged(*ranked, floor=BF16)[0].detail
 
 
 def test_questions_under_one_prefix_share_its_entry_and_count_once() -> None:
@@ -155,14 +157,6 @@ def test_a_difference_as_small_as_other_company_makes_is_no_proof_under_one_pref
     small = 2 * (WRITTEN_APART_NATS - 0.005)  # every second candidate moves
     assert verdicts(stale_probe(shift=small)) == [ProbeVerdict.SUSPECT]
     assert verdicts(stale_probe(shift=2 * (WRITTEN_APART_NATS + 0.005))) == [ProbeVerdict.STALE]
-
-
-def test_a_small_difference_proves_more_the_more_entries_were_written_apart() -> None:
-    small = [stale_probe(f"p{number}", 0.04, prefix=f"d{number}") for number in range(2)]
-    beside = [probe(f"c{number}", prefix=f"e{number}") for number in range(2)]
-    few, many = (NoiseFloor(pairs=400, p50=0.0, max=0.0, quantum=0.01, apart=apart) for apart in (8, 150))
-    assert verdicts(*small, *beside, floor=few)[:2] == [ProbeVerdict.SUSPECT] * 2
-    assert verdicts(*small, *beside, floor=many)[:2] == [ProbeVerdict.STALE] * 2
 
 
 def test_without_a_measured_floor_nothing_is_proven_stale_and_nothing_that_differs_is_clean() -> None:

@@ -11,7 +11,7 @@ from kvrelease.binding.observe import Leg
 from kvrelease.binding.salts import combined_salt, probe_salt
 from kvrelease.engines.base import Counters
 from kvrelease.verify.checks import CheckVerdict
-from kvrelease.verify.evidence import FlushEvidence, Isolation, Rung, RungOutcome, SaltLeak
+from kvrelease.verify.evidence import FlushEvidence, Isolation, Rung, RungOutcome
 from kvrelease.verify.isolation import check_bypass, check_flush
 from kvrelease.verify.ladder import Leaks, hidden_hits, why_not_cold
 from tests.verify.builders import clean_probes, leg, replica
@@ -23,7 +23,7 @@ from tests.verify.builders import clean_probes, leg, replica
         (leg(cached=0), False, 0, None),
         (leg(cached=64, foreign=0), False, 0, None),  # what this run computed there
         (leg(cached=64, foreign=0), True, 0, "so the bypass is ignored"),  # whosever they are
-        (leg(cached=64, foreign=64), False, 0, "some layer ignores the salt"),
+        (leg(cached=64, foreign=64), False, 0, "a layer ignores the salt"),
         (leg(cached=64, foreign=None), False, 0, "nobody can tell whose they are"),
         (leg(cached=None), False, 0, "nobody witnessed"),
         (leg(cached=0), False, 80, "counters tell 80 more"),
@@ -51,7 +51,7 @@ def test_a_hit_in_a_fresh_key_space_is_kept_as_evidence_and_no_other() -> None:
     leaks.look(in_space(other, cached=64, foreign=None), asked="p3")  # p2 was
     leaks.look(in_space(probe_salt("company"), cached=64, foreign=None, lost=1), asked="p4")  # its own, perhaps
     leaks.look(in_space(salt, cached=80, foreign=16), asked="p5")
-    assert leaks.found == [SaltLeak(asked="p2", cached_tokens=64), SaltLeak(asked="p5", cached_tokens=16)]
+    assert [(one.asked, one.cached_tokens) for one in leaks.found] == [("p2", 64), ("p5", 16)]
 
 
 RUNGS = (

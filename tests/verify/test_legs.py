@@ -10,9 +10,12 @@ from kvrelease.artifacts import Verdict
 from kvrelease.engines.base import EngineKind
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.verify.checks import CheckId, CheckVerdict
-from kvrelease.verify.evidence import Isolation, Limits
+from kvrelease.verify.consistency import ProbeVerdict
+from kvrelease.verify.evidence import Isolation, Limits, RungOutcome
 from kvrelease.verify.judge import judge
-from kvrelease.verify.legs import LAST_LOOKS, NOISE_NONCES
+from kvrelease.verify.legs import LAST_LOOKS, NOISE_NONCES, WHOLE
+from kvrelease.verify.peers import PEERS
+from kvrelease.verify.reference_legs import REWRITTEN
 from kvrelease.verify.repeats import REPEATS
 from kvrelease.workload.body import whole_text
 from tests.engines.scripted import Generation, ScriptedEngine
@@ -68,6 +71,7 @@ def test_a_clean_run_asks_each_of_sixty_probes_three_and_a_half_times_at_most_an
         assert (report.verdict, len(report.probes)) == (Verdict.PASS, 60), report.reason
         assert report.cost.requests == len(engine.generations()) - since
         assert report.cost.requests <= 3.5 * 60
+        assert (report.noise_floor.whole, report.noise_floor.apart) == (WHOLE, REWRITTEN)
         assert report.cost.computed_tokens == engine.queried_tokens - engine.hit_tokens - computed
         (residency,) = [check for check in report.checks if check.id is CheckId.RESIDENCY]
         assert residency.verdict is CheckVerdict.PASS
@@ -114,6 +118,28 @@ def test_on_a_stale_engine_the_worst_suspect_of_each_prefix_is_asked_again_in_tu
         assert turns == [{"production", "reference"}] * (REPEATS * len(again))
         short = [one.body["max_tokens"] for one in engine.generations()[: since + len(kinds)][-2 * REPEATS :]]
         assert short == [1] * (2 * REPEATS)
+
+
+def test_small_staleness_under_three_prefixes_fails_by_its_rank_among_entries_written_again() -> None:
+    with ScriptedEngine(release="old", strength_nats=0.05) as engine:
+        serve_users(engine, prompt_set=SMALL)
+        engine.reload("new")
+        since = len(engine.generations())
+        found = observed(engine, deployed=deployment(prompt_set=SMALL), limits=LIMITS)
+        asked: dict[str, list[str]] = {}
+        for one in engine.generations()[since:]:
+            asked.setdefault(str(one.body.get("cache_salt")), []).append(str(one.body.get("messages")))
+    report = judge(found.evidence)
+    assert report.verdict is Verdict.FAIL
+    stale = [probe for probe in report.probes if probe.verdict is ProbeVerdict.STALE]
+    assert {probe.prefix for probe in stale} == set(DESKS)
+    assert all("no entry that was written again" in probe.detail for probe in stale)
+    ranked = [probe for probe in found.evidence.replicas[0].probes if probe.peers]
+    assert [len(probe.peers) for probe in ranked] == [PEERS[3]] * 3
+    spaces = [messages for salt, messages in asked.items() if salt.startswith("kvrelease-company")]
+    assert len(spaces) == len(SMALL) + 3 * PEERS[3]
+    over_another = [messages for messages in spaces if len(set(messages)) == 2]
+    assert 0.3 < len(over_another) / len(spaces) < 0.7, "users' entries lie over what another question left, or do not"
 
 
 def test_llamacpp_repeats_each_prompt_at_once_before_anything_else_can_wipe_it() -> None:
@@ -165,8 +191,8 @@ def test_where_no_clean_hit_can_be_had_nonces_measure_the_noise() -> None:
         found = observed(engine, deployed=deployment(prompt_set=SMALL), limits=LIMITS)
         (replica,) = found.evidence.replicas
         assert replica.isolation is Isolation.BYPASS
-        assert "fresh-salt" in replica.isolation_notes[0]
-        assert len(replica.isolation_notes) == 1
+        given_up = [rung.isolation for rung in replica.rungs if rung.outcome is RungOutcome.GIVEN_UP]
+        assert given_up == [Isolation.FRESH_SALT]
         assert len(replica.noise) == NOISE_NONCES
         assert all(probe.cold is not None and not probe.clean for probe in replica.probes)
 
@@ -188,4 +214,4 @@ def test_a_reference_leg_that_only_the_counters_give_away_is_not_cold() -> None:
         engine.restart("new")
         (replica,) = observed(engine, deployed=deployment(prompt_set=SMALL), limits=LIMITS).evidence.replicas
         assert replica.isolation is Isolation.BYPASS
-        assert "counters tell" in replica.isolation_notes[0]
+        assert "counters tell" in replica.rungs[0].detail

@@ -48,6 +48,12 @@ def test_legs_without_log_probabilities_are_no_pairs() -> None:
     assert noise_floor([probe(cold=silent, clean=(silent, silent))]).pairs == 0
 
 
+def test_pairs_whose_miss_found_an_earlier_prompts_beginning_are_not_counted_as_whole() -> None:
+    whole, partly = probe(cold=leg(cached=0), clean=(leg(),)), probe(cold=leg(cached=96), clean=(leg(),))
+    floor = noise_floor([whole, partly, probe(clean=())], nonces=[(leg(cached=0), leg())])
+    assert (floor.pairs, floor.whole) == (3, 2)
+
+
 def test_what_two_engines_answered_to_one_prompt_tells_once_how_their_entries_were_written() -> None:
     prompts = [[(observation(0.2), observation()), (observation(0.4), observation())] for _ in range(8)]
     floor = noise_floor([], others=prompts)

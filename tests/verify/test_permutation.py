@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from kvrelease.verify.permutation import chance_of_as_many, exchange_p, fewest_legs
+from kvrelease.verify.permutation import exchange_p, fewest_legs
 
 
 def apart(*values: float) -> list[list[float]]:
@@ -80,9 +80,3 @@ def test_noise_that_drifts_does_not_look_like_a_difference_where_legs_take_turns
 
 def test_how_many_legs_a_proof_takes() -> None:
     assert [fewest_legs(alpha=alpha) for alpha in (0.05, 0.001, 0.001 / 6)] == [4, 7, 8]
-
-
-@pytest.mark.parametrize(("units", "of", "beside"), [(0, 3, 8), (3, 3, 8), (2, 12, 8), (5, 5, 8), (3, 3, 0)])
-def test_the_chance_of_as_many_is_that_of_drawing_no_clean_one(units: int, of: int, beside: int) -> None:
-    expected = stats.hypergeom.pmf(units, of + beside, of, units)
-    assert chance_of_as_many(units, of=of, beside=beside) == pytest.approx(float(expected))

@@ -14,13 +14,15 @@ from kvrelease.ledger.records import CacheOrigin
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.verify.checks import Check, CheckId, CheckVerdict
 from kvrelease.verify.evidence import ControlEvidence, Isolation, Limits, ProbeEvidence, ReplicaEvidence
-from kvrelease.verify.judge import VerifyReport
+from kvrelease.verify.judge import VerifyReport, judge
+from kvrelease.verify.kept_answers import kept_answers
+from kvrelease.verify.next_step import Action
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.response_cache import check_response_cache
 from kvrelease.verify.twins import Twins
 from tests.engines.response_cache import CachingGateway
 from tests.engines.scripted import ScriptedEngine
-from tests.verify.builders import CONTROL, PROMPT_TOKENS, identity, leg, observation, probe, replica
+from tests.verify.builders import CONTROL, PROMPT_TOKENS, evidence, identity, leg, observation, probe, replica
 from tests.verify.deployments import deployment, prompts, recorded, verified
 
 FLOOR = NoiseFloor(pairs=8, p50=0.0, max=0.0, quantum=None)
@@ -67,7 +69,8 @@ class Run:
 
 def checked(probes: Sequence[ProbeEvidence], *, evidence: ReplicaEvidence | None = None) -> Check:
     base = evidence or replica(binding=None, control=None)
-    return check_response_cache(replace(base, probes=tuple(probes)), floor=FLOOR)
+    seen = replace(base, probes=tuple(probes))
+    return check_response_cache(seen, kept_answers(seen), floor=FLOOR)
 
 
 def test_answers_with_ids_and_times_of_their_own_show_no_sign() -> None:
@@ -97,6 +100,13 @@ def test_a_kept_answer_that_is_not_the_engines_fails() -> None:
     found = checked([*run.probes(), run.probe("kept", told)])
     assert found.verdict is CheckVerdict.FAIL
     assert "1 of 6 probes get another answer than the engine gives (such as kept)" in found.detail
+
+
+def test_the_next_step_is_the_response_cache_because_a_flush_would_change_nothing_of_what_users_get() -> None:
+    run = Run()
+    told = run.answer(shift=0.6, cached_in_front="A CDN answered from what it had kept (header x-cache)")
+    report = judge(evidence(replica([*run.probes(), run.probe("kept", told)], control=None, binding=None)))
+    assert [step.action for step in report.diagnosis[0].next_steps] == [Action.FRONT]
 
 
 def test_without_log_probabilities_the_text_decides_where_the_engine_repeats_itself() -> None:
@@ -275,6 +285,19 @@ def test_a_gateway_that_does_not_know_the_salt_makes_no_pass_and_teaches_the_led
     assert "asked again, and the same answer came back with its id" in response_cache(report).detail
     origin = CacheOrigin(replica=gateway.url, process=process, key_space=None, namespace=UNSALTED.namespace)
     assert ledger.computed_prefixes(origin) == frozenset()
+
+
+def test_a_kept_answer_that_tells_of_a_hit_is_no_ignored_salt() -> None:
+    salted = deployment(salt="release", prompt_set=SMALL)
+    with ScriptedEngine(release="new") as engine, CachingGateway(engine, passes_over=("cache_salt",)) as gateway:
+        recorded(engine, deployed=salted)
+        report = verified(gateway, deployed=salted, limits=LIMITS)
+    binding = next(one for one in report.checks if one.id is CheckId.BINDING)
+    assert binding.verdict is CheckVerdict.INCONCLUSIVE, binding.detail
+    assert "ignores the salt" not in binding.detail
+    assert "A response cache gave" in binding.detail
+    assert report.binding.bound is None
+    assert report.verdict is not Verdict.PASS
 
 
 @pytest.mark.parametrize("kind", [EngineKind.VLLM, EngineKind.OPENAI])

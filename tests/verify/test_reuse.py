@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from kvrelease.artifacts import Verdict
+from kvrelease.report.document import Notes, Table
+from kvrelease.report.verify import verify_document
 from kvrelease.verify.checks import CheckVerdict
-from kvrelease.verify.evidence import ControlEvidence, Isolation
+from kvrelease.verify.evidence import ControlEvidence, Isolation, ReferencePair
+from kvrelease.verify.judge import judge
+from kvrelease.verify.next_step import Action
+from kvrelease.verify.recheck import Cause
 from kvrelease.verify.reuse import check_reuse
-from tests.verify.builders import clean_probes, leg, probe, replica
+from tests.verify.builders import clean_probes, evidence, leg, observation, probe, replica
 
 
 def control(shift: float) -> ControlEvidence:
@@ -39,3 +46,23 @@ def test_reference_legs_that_found_something_and_those_of_another_engine_do_not_
 def test_a_run_without_a_control_and_without_hits_says_nothing() -> None:
     assert check_reuse(replica(clean_probes(2), control=None)) is None
     assert check_reuse(replica([probe(clean=())], control=None)) is None
+
+
+def test_a_cache_that_gives_back_what_was_not_put_in_is_switched_off_and_not_flushed() -> None:
+    probes = [probe(f"p{number}", production=[leg(2.0)], clean=[leg(2.0)] * 2) for number in range(12)]
+    report = judge(evidence(replica(probes, control=control(2.0))))
+    (found,) = report.diagnosis
+    assert (report.verdict, found.prefixes, found.cause.cause) == (Verdict.FAIL, (), Cause.REUSE)
+    (step,) = found.next_steps
+    assert (step.action, step.call) == (Action.DISABLE, "--no-enable-prefix-caching")
+    titles = [block.title for block in verify_document(report).blocks if isinstance(block, Table | Notes)]
+    assert "Where" not in titles
+    assert "Next" in titles
+
+
+def test_other_weights_come_before_a_cache_that_gives_back_other_entries() -> None:
+    pairs = (ReferencePair(probe="p0", witness=observation(2.0)),)
+    probes = [probe(f"p{number}", production=[leg(2.0)], clean=[leg(2.0)] * 2) for number in range(12)]
+    seen = replace(replica(probes, control=control(2.0)), identity_pairs=pairs, identity_source="golden")
+    (found,) = judge(evidence(seen)).diagnosis
+    assert [step.action for step in found.next_steps] == [Action.LOAD]

@@ -16,8 +16,8 @@ from kvrelease.errors import InputError, PromptSetError
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.progress import ProgressEvent
 from kvrelease.verify.checks import Check, CheckId, CheckVerdict
-from kvrelease.verify.consistency import CloserTo, ProbeVerdict
-from kvrelease.verify.evidence import Evidence, Isolation, Limits
+from kvrelease.verify.consistency import ProbeVerdict
+from kvrelease.verify.evidence import Evidence, Isolation, Limits, RungOutcome
 from kvrelease.verify.exposure import SpaceVerdict
 from kvrelease.verify.judge import VerifyReport, judge
 from kvrelease.verify.run import Observed, conclude, observe
@@ -175,7 +175,10 @@ def test_a_layer_that_ignores_salts_is_found_by_any_probe_it_holds_though_a_nonc
 def test_a_salt_that_is_ignored_shows_without_token_ids_as_well() -> None:
     with NoTokenizer(release="new", ignores_salt=True) as engine:
         (replica,) = observed(engine, deployed=UNSALTED, limits=LIMITS).evidence.replicas
-        assert {leak.asked for leak in replica.leaks} >= {replica.probes[0].id, "nonce"}
+        assert {leak.asked for leak in replica.leaks} == {"nonce"}
+        salt = replica.rungs[0]
+        assert (salt.isolation, salt.outcome, salt.failed) == (Isolation.FRESH_SALT, RungOutcome.GIVEN_UP, 0)
+        assert "nonce hit" in salt.detail, "no reference leg is spent on what is known"
 
 
 def test_without_token_ids_each_reference_leg_has_a_key_space_of_its_own_and_is_proved_cold_there() -> None:
@@ -367,8 +370,8 @@ def test_a_golden_record_proves_identity_and_a_baseline_names_the_old_weights() 
             make_stale(engine)
             report = verified(engine, deployed=UNSALTED, limits=LIMITS, twins=twins)
             assert check(report, CheckId.IDENTITY).verdict is CheckVerdict.PASS
-            # Old KV under new weights is neither release's own answer.
-            assert {probe.closer_to for probe in report.probes} == {CloserTo.UNLIKE}
+            # Old KV under new weights is neither release's own answer, and nobody computed what it makes.
+            assert {probe.closer_to for probe in report.probes} == {None}
         # Nobody reloaded at all.
         report = verified(before, deployed=UNSALTED, limits=LIMITS, twins=twins)
         assert check(report, CheckId.IDENTITY).verdict is CheckVerdict.FAIL
