@@ -28,9 +28,6 @@ Answer = TypeVar("Answer")
 # largest stand for users' load: sixteen prompts are more than most engines compute in one step.
 COMPANIES = (16, 12, 2, 8, 3, 4, 6)
 
-# Of the cache, at most so much is written full for peers: the rest is users'.
-PEERS_SHARE = 0.5
-
 
 class LegKind(enum.Enum):
     """What a repeat is asked as."""
@@ -88,21 +85,18 @@ def peers_to_write(
 ) -> Generator[tuple[str, ...], Sequence[Leg], None]:
     """Probes whose peers are to be written at once, each in a key space of its own, and then read one by one.
 
-    Nothing where a failure is proven, where nothing small reproduces, and where they would take more than their share
-    of the cache. It ends early where so few of the prefixes are still apart that they prove nothing.
+    Nothing where a failure is proven, where nothing small reproduces, and where the cache has no room for so many
+    prefixes that they could prove anything. It ends early where so few are still apart that they prove nothing.
 
     Args:
         probes: with their repeats, in the order drawn.
         floor: of the same run.
         capacity_tokens: of the engine's cache; None where it is not told.
     """
-    units = representatives(probes)
+    units = representatives(probes, capacity_tokens=capacity_tokens)
     if not can_prove(len(units), of=len(units)) or not needs_ranks(probes, floor):
         return
     wanted = PEERS[len(units)]
-    tokens = wanted * sum(probe.production[0].prompt_tokens or 0 for probe in units)
-    if capacity_tokens is not None and tokens > PEERS_SHARE * capacity_tokens:
-        return
     apart = {one.id: one for one in units if stands_apart(one, threshold=threshold_nats(floor))}
     written = dict.fromkeys(apart, 0)
     for size in itertools.cycle(COMPANIES):

@@ -157,15 +157,19 @@ def needs_ranks(probes: Sequence[ProbeEvidence], floor: NoiseFloor) -> bool:
     return bool(found & _FOR_RANKS) and _Strength.PROVEN not in found
 
 
-def judge_probes(probes: Sequence[ProbeEvidence], *, floor: NoiseFloor, replica: str) -> tuple[ProbeJudgement, ...]:
+def judge_probes(
+    probes: Sequence[ProbeEvidence], *, floor: NoiseFloor, replica: str, capacity_tokens: int | None = None
+) -> tuple[ProbeJudgement, ...]:
     """[probes] judgements of one replica's probes.
 
     Args:
         probes: the evidence.
         floor: of the same run.
         replica: URL, for the report.
+        capacity_tokens: of its cache, which limits how many entries are written again; None where it is not told.
     """
-    by_rank = {probe.id for probe in proven_by_rank(probes, threshold=threshold_nats(floor))}
+    ranked = proven_by_rank(probes, threshold=threshold_nats(floor), capacity_tokens=capacity_tokens)
+    by_rank = {probe.id for probe in ranked}
     return tuple(
         _judgement(probe, weighed=_weighed(probe, floor), by_rank=by_rank, replica=replica) for probe in probes
     )

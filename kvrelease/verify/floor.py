@@ -26,7 +26,9 @@ def judging_floor(replica: ReplicaEvidence) -> NoiseFloor:
 def judged_by_floor(replica: ReplicaEvidence) -> tuple[NoiseFloor, tuple[ProbeJudgement, ...]]:
     """The floor of evidence that may still be coming in, and [probes] judgements by it."""
     floor = judging_floor(replica)
-    return floor, judge_probes(replica.probes, floor=floor, replica=replica.identity.url)
+    identity = replica.identity
+    judged = judge_probes(replica.probes, floor=floor, replica=identity.url, capacity_tokens=identity.capacity_tokens)
+    return floor, judged
 
 
 def _differs_in_kind(replica: ReplicaEvidence) -> bool:

@@ -194,7 +194,9 @@ def _judge_replica(replica: ReplicaEvidence, evidence: Evidence) -> _ReplicaJudg
     response_cache = check_response_cache(replica, kept, floor=floor)
     replica = without_kept_hits(replica, kept)
     closeness = closeness_of(replica, floor=floor)
-    probes = with_closeness(judge_probes(replica.probes, floor=floor, replica=url), closeness)
+    capacity = replica.identity.capacity_tokens
+    judged = judge_probes(replica.probes, floor=floor, replica=url, capacity_tokens=capacity)
+    probes = with_closeness(judged, closeness)
     flush = check_flush(replica)
     exposure = check_exposure(replica, floor=floor, namespace=evidence.namespace)
     checks = (

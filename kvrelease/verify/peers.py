@@ -16,27 +16,43 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from kvrelease.binding.observe import Leg
+from kvrelease.verify.distance import distance
 from kvrelease.verify.evidence import ProbeEvidence
 from kvrelease.verify.repeats import ALPHA, gap
 
-# Shared prefixes that are looked at in one run: as many as suspects are asked again.
-MAX_UNITS = 6
+# Shared prefixes that are looked at in one run. More would take more peers than the four hundred requests of twelve, or
+# more of them that stand apart: of twelve it takes eight, of six five.
+MAX_UNITS = 12
+
+# Of the cache, at most so much is written full for peers: the rest is users'.
+PEERS_SHARE = 0.5
 
 # Peers of each prefix's probe, by how many prefixes there are. With 17 each, three prefixes of three, four of five and
 # five of six are beyond chance; two of two with 44.
 PEERS: Mapping[int, int] = {2: 44} | dict.fromkeys(range(3, MAX_UNITS + 1), 17)
 
 
-def representatives(probes: Iterable[ProbeEvidence]) -> tuple[ProbeEvidence, ...]:
-    """[at most `MAX_UNITS`] the first probe of each shared prefix.
+def representatives(
+    probes: Iterable[ProbeEvidence], *, capacity_tokens: int | None = None
+) -> tuple[ProbeEvidence, ...]:
+    """[at most `MAX_UNITS`] the first probe of each shared prefix, as many as there is room for peers of.
 
     Args:
         probes: in the order drawn, which nothing that was observed has a say in.
+        capacity_tokens: of the engine's cache; None where it is not told.
     """
     first: dict[str, ProbeEvidence] = {}
     for probe in probes:
         first.setdefault(probe.prefix, probe)
-    return tuple(first.values())[:MAX_UNITS]
+    units = tuple(first.values())[:MAX_UNITS]
+    while len(units) in PEERS and capacity_tokens is not None and _tokens(units) > PEERS_SHARE * capacity_tokens:
+        units = units[:-1]
+    return units
+
+
+def _tokens(units: Sequence[ProbeEvidence]) -> int:
+    """What all their peers take."""
+    return PEERS[len(units)] * sum(probe.production[0].prompt_tokens or 0 for probe in units)
 
 
 def stands_apart(probe: ProbeEvidence, *, threshold: float) -> bool:
@@ -49,9 +65,11 @@ def stands_apart(probe: ProbeEvidence, *, threshold: float) -> bool:
 
 
 def stays_apart(probe: ProbeEvidence, peer: Leg) -> bool:
-    """Whether a probe that stands apart does so from one more peer."""
+    """Whether a probe that stands apart does so from one more peer; never where one is told by text, one by figures."""
     nearest, twin = _nearest_hit(probe), next(_hits(probe.clean))
-    return nearest is not None and nearest > gap(peer.observation, twin.observation)
+    legs = (*_hits((*probe.production, *probe.repeats.production)), peer)
+    kinds = {distance(leg.observation, twin.observation).nats is None for leg in legs}
+    return nearest is not None and len(kinds) == 1 and nearest > gap(peer.observation, twin.observation)
 
 
 def _nearest_hit(probe: ProbeEvidence) -> float | None:
@@ -80,14 +98,17 @@ def can_prove(apart: int, *, of: int) -> bool:
     return of in PEERS and chance_of_ranks(apart, of=of, peers=PEERS[of]) <= ALPHA
 
 
-def proven_by_rank(probes: Sequence[ProbeEvidence], *, threshold: float) -> tuple[ProbeEvidence, ...]:
+def proven_by_rank(
+    probes: Sequence[ProbeEvidence], *, threshold: float, capacity_tokens: int | None = None
+) -> tuple[ProbeEvidence, ...]:
     """[probes] those that stand apart from enough peers; none where chance may have made as many do.
 
     Args:
         probes: of one replica, in the order drawn.
         threshold: nats above which a probe is suspect.
+        capacity_tokens: of the engine's cache; None where it is not told.
     """
-    units = representatives(probes)
+    units = representatives(probes, capacity_tokens=capacity_tokens)
     apart = tuple(one for one in units if _has_peers(one, of=len(units)) and stands_apart(one, threshold=threshold))
     return apart if can_prove(len(apart), of=len(units)) else ()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kvrelease.binding.observe import Leg
-from kvrelease.verify.asking import PEERS_SHARE, Ask, LegKind, peers_to_write, repeats_to_ask
+from kvrelease.verify.asking import Ask, LegKind, peers_to_write, repeats_to_ask
 from kvrelease.verify.evidence import ProbeEvidence
 from kvrelease.verify.noise import noise_floor
-from kvrelease.verify.peers import PEERS
+from kvrelease.verify.peers import PEERS, PEERS_SHARE
 from kvrelease.verify.repeats import LEGS_THAT_CLEAR, REPEATS
 from tests.verify.builders import clean_probes, leg, probe, stale_probe
 from tests.verify.simulation import answer_all

@@ -10,25 +10,28 @@ import pytest
 from msgspec.structs import replace
 
 from kvrelease.artifacts import Verdict
+from kvrelease.binding.observe import Leg
 from kvrelease.verify.consistency import ProbeVerdict, judge_probes
 from kvrelease.verify.evidence import ProbeEvidence
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.peers import (
     MAX_UNITS,
     PEERS,
+    PEERS_SHARE,
     can_prove,
     chance_of_ranks,
     proven_by_rank,
     representatives,
     stands_apart,
 )
-from kvrelease.verify.repeats import ALPHA
-from tests.verify.builders import leg, probe, repeats, stale_probe
+from kvrelease.verify.repeats import ALPHA, REPEATS
+from tests.verify.builders import PROMPT_TOKENS, leg, observation, probe, repeats, stale_probe
 from tests.verify.simulation import batches, quiet, rates
 
 QUIET = NoiseFloor(pairs=40, p50=0.0, max=0.0, quantum=0.01, apart=8)
 SMALL = 0.08  # every second candidate: 0.04 nats
 DUST = 1e-6
+SILENT, OTHER = observation(logprobs=False), observation(texts=("z",), logprobs=False)
 
 
 def with_peers(one: ProbeEvidence, *shifts: float, count: int) -> ProbeEvidence:
@@ -46,8 +49,8 @@ def verdicts(probes: Sequence[ProbeEvidence]) -> list[ProbeVerdict]:
     return [one.verdict for one in judge_probes(probes, floor=QUIET, replica="here")]
 
 
-@pytest.mark.parametrize("prefixes", [2, 3, 4, 5, 6])
-def test_small_staleness_under_two_to_six_prefixes_is_proven(prefixes: int) -> None:
+@pytest.mark.parametrize("prefixes", [2, 3, 4, 5, 6, 12])
+def test_small_staleness_under_two_to_twelve_prefixes_is_proven(prefixes: int) -> None:
     found = judge_probes(under(prefixes), floor=QUIET, replica="here")
     assert [one.verdict for one in found] == [ProbeVerdict.STALE] * prefixes
     assert "no entry that was written again answers so (8 of 8 fresh legs above the threshold" in found[0].detail
@@ -73,7 +76,7 @@ def test_how_many_prefixes_of_how_many_are_beyond_chance() -> None:
     fewest = {
         of: next(k for k in itertools.count(1) if k > of or can_prove(k, of=of)) for of in range(1, MAX_UNITS + 1)
     }
-    assert fewest == {1: 2, 2: 2, 3: 3, 4: 4, 5: 4, 6: 5}
+    assert fewest == {1: 2, 2: 2, 3: 3, 4: 4, 5: 4, 6: 5, 7: 5, 8: 6, 9: 6, 10: 7, 11: 7, 12: 8}
 
 
 def test_the_first_probe_of_a_prefix_speaks_for_it_and_not_the_worst() -> None:
@@ -123,3 +126,41 @@ def test_many_questions_under_few_prefixes_of_which_some_came_from_another_kerne
     # The worst question of a prefix is one from that kernel nearly always; the one that was drawn first seldom is.
     found = rates(RUNS, noise=quiet, written=batches(0.02, share=0.1), probes=40, prefixes=5)
     assert found[Verdict.FAIL] == 0.0
+
+
+def test_under_many_prefixes_small_staleness_of_two_thirds_is_proven_and_of_less_is_not() -> None:
+    stale = under(12)
+    clean = [with_peers(probe(one.id, prefix=one.prefix), count=PEERS[12]) for one in stale]
+    found = verdicts([*stale[:8], *clean[8:]])
+    assert found == [ProbeVerdict.STALE] * 8 + [ProbeVerdict.CLEAN] * 4
+    assert ProbeVerdict.STALE not in verdicts([*stale[:7], *clean[7:]])
+
+
+def test_where_the_cache_has_no_room_for_all_peers_fewer_prefixes_speak() -> None:
+    probes = under(12)
+    room = round(PEERS[6] * 6 * PROMPT_TOKENS / PEERS_SHARE)
+    assert [one.id for one in representatives(probes, capacity_tokens=room)] == [f"p{number}" for number in range(6)]
+    assert len(representatives(probes, capacity_tokens=PROMPT_TOKENS)) == 1
+    assert len(representatives(probes)) == MAX_UNITS
+
+
+def by_text(number: int, *, clean: Leg, peers: Sequence[Leg]) -> ProbeEvidence:
+    """A probe whose production legs are another text, without log-probabilities."""
+    legs = repeats(*[leg(seen=OTHER)] * REPEATS, clean=[clean] * REPEATS)
+    prefix = f"d{number}"
+    made = probe(f"p{number}", prefix=prefix, production=[leg(seen=OTHER)], cold=clean, clean=[clean], repeats=legs)
+    return replace(made, peers=tuple(peers))
+
+
+def test_texts_are_ranked_too_because_a_choice_that_hung_by_a_hair_flips_in_peers_as_well() -> None:
+    same, other = leg(seen=SILENT), leg(seen=OTHER)
+    found = [by_text(number, clean=same, peers=[same] * PEERS[3]) for number in range(3)]
+    assert verdicts(found) == [ProbeVerdict.STALE] * 3
+    flipped = [by_text(number, clean=same, peers=[other, *[same] * (PEERS[3] - 1)]) for number in range(3)]
+    assert verdicts(flipped) == [ProbeVerdict.SUSPECT] * 3
+
+
+def test_a_text_is_not_ranked_among_figures() -> None:
+    # Log-probabilities are dropped of users' requests alone: their texts are no measure beside the peers' nats.
+    found = [by_text(number, clean=leg(), peers=[leg(0.5)] * PEERS[3]) for number in range(3)]
+    assert verdicts(found) == [ProbeVerdict.SUSPECT] * 3
