@@ -107,6 +107,7 @@ def _verdict(replica: ReplicaEvidence, kept: Kept, *, floor: NoiseFloor) -> tupl
             CheckVerdict.FAIL,
             f"{found}. Users get what this release did not compute: {wrong}. Next: {step}. {_AFTER}",
         )
+    found += _other_texts(replica, kept)
     return CheckVerdict.INCONCLUSIVE, f"{found}. They say nothing of the engine behind. Next: {step}. {_AFTER}"
 
 
@@ -163,18 +164,42 @@ def _wrong(replica: ReplicaEvidence, kept: Kept, *, floor: NoiseFloor) -> str | 
     return f"{older} answers are older than the engine's process" if older else None
 
 
+def _other_texts(replica: ReplicaEvidence, kept: Kept) -> str:
+    """That kept answers are other texts; it is all that texts show, since a choice that hung by a hair may flip."""
+    found = sum(
+        any(
+            all(distance(seen, twin).nats is None and seen.text != twin.text for twin in twins)
+            for seen in users
+            if twins
+        )
+        for users, twins in (_users_and_twins(probe, kept.observations()) for probe in replica.probes)
+    )
+    if not found:
+        return ""
+    return (
+        f"; {found} probes get another text than the engine gives, which without log-probabilities does not prove "
+        "another release's"
+    )
+
+
+def _users_and_twins(
+    probe: ProbeEvidence, kept: frozenset[Observation]
+) -> tuple[tuple[Observation, ...], tuple[Observation, ...]]:
+    """Of one probe, kept answers that users get, and what the engine computed."""
+    users = (leg.observation for leg in (*probe.production, *probe.repeats.production))
+    twins = (leg.observation for leg in probe.every_clean_leg)
+    return tuple(one for one in users if one in kept), tuple(one for one in twins if one not in kept)
+
+
 def _differs(probe: ProbeEvidence, kept: frozenset[Observation], *, floor: NoiseFloor) -> bool:
     """Whether a kept answer of production differs from what the engine computed, by more than noise and writing do."""
-    twins = [leg.observation for leg in probe.every_clean_leg if leg.observation not in kept]
-    users = [leg.observation for leg in (*probe.production, *probe.repeats.production) if leg.observation in kept]
-    return bool(twins) and any(all(_is_another(seen, twin, twins, floor=floor) for twin in twins) for seen in users)
+    users, twins = _users_and_twins(probe, kept)
+    return bool(twins) and any(all(_is_another(seen, twin, floor=floor) for twin in twins) for seen in users)
 
 
-def _is_another(seen: Observation, twin: Observation, twins: Sequence[Observation], *, floor: NoiseFloor) -> bool:
+def _is_another(seen: Observation, twin: Observation, *, floor: NoiseFloor) -> bool:
     found = distance(seen, twin)
-    if found.nats is not None:
-        step = MORE_THAN_ONE_QUANTUM * (floor.quantum or 0.0)
-        is_more_than_a_step = found.largest_nats is not None and found.largest_nats > step
-        return is_more_than_a_step and found.nats > max(threshold_nats(floor), WRITTEN_APART_NATS)
-    # Without log-probabilities text decides, where the engine gives one and the same to everybody.
-    return len(twins) > 1 and len({one.text for one in twins}) == 1 and seen.text != twin.text
+    if found.nats is None or found.largest_nats is None:
+        return False
+    step = MORE_THAN_ONE_QUANTUM * (floor.quantum or 0.0)
+    return found.largest_nats > step and found.nats > max(threshold_nats(floor), WRITTEN_APART_NATS)

@@ -109,13 +109,15 @@ def test_the_next_step_is_the_response_cache_because_a_flush_would_change_nothin
     assert [step.action for step in report.diagnosis[0].next_steps] == [Action.FRONT]
 
 
-def test_without_log_probabilities_the_text_decides_where_the_engine_repeats_itself() -> None:
+def test_without_log_probabilities_another_text_is_told_and_proves_no_other_release() -> None:
     run = Run()
     kept = run.answer(text="old", tokens=(), cached_in_front="A CDN answered from what it had kept (header age)")
     same = [replace(run.answer(tokens=()), text="new") for _ in range(2)]
-    assert checked([*run.probes(), run.probe("kept", kept, clean=same)]).verdict is CheckVerdict.FAIL
-    wavering = [same[0], replace(same[1], text="newer")]
-    assert checked([*run.probes(), run.probe("kept", kept, clean=wavering)]).verdict is CheckVerdict.INCONCLUSIVE
+    found = checked([*run.probes(), run.probe("kept", kept, clean=same)])
+    assert found.verdict is CheckVerdict.INCONCLUSIVE
+    assert "1 probes get another text than the engine gives" in found.detail
+    wavering = [same[0], replace(same[1], text=kept.text)]
+    assert "another text" not in checked([*run.probes(), run.probe("kept", kept, clean=wavering)]).detail
 
 
 def test_one_answer_for_two_prompts_is_a_semantic_cache() -> None:
