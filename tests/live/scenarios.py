@@ -235,7 +235,7 @@ def salt_misspelt(stage: Stage, server: Server) -> Run:
 
     In both the cache holds only what this release computed: what fails is that nothing keeps it so.
     """
-    named = stage.operator.run("namespace", stage.pair.new).expect(0).json["namespace"]
+    named = stage.operator.run("namespace", stage.pair.new, "--engine", "vllm").expect(0).json["namespace"]
     sent = {"cache_slat" if stage.stale else "cache_salt": named}
     _begin(server, stage.pair.new)
     users(server, stage.prompts, **sent)
