@@ -16,6 +16,7 @@ from kvrelease.prewarm.pace import Slower
 from kvrelease.prewarm.result import PrewarmReport, ReplicaResult
 from kvrelease.report.terminal import render_text
 from kvrelease.workload.prompt_set import Prompt, PromptKind, PromptSet
+from tests.engines.never_hits import NeverHits
 from tests.engines.scripted import Break, Generation, ScriptedEngine
 from tests.engines.scripted_cache import Slot, SlotCache
 from tests.report.pages import page_of
@@ -183,14 +184,6 @@ def test_c10_a_touch_pass_that_misses_is_made_once_more() -> None:
         found = only(report)
         assert report.verdict is Verdict.PASS, report.reason
         assert (found.touched, found.lost, found.hit_rate_touched) == (4, (), 1.0)
-
-
-class NeverHits(ScriptedEngine):
-    """An engine rule of that build turned prefix caching off, without a word."""
-
-    def generate(self, prompt: Any, body: Any, **more: Any) -> Generation:
-        self.flush()
-        return super().generate(prompt, body, **more)
 
 
 def test_c28_no_hit_on_an_identical_repeat_is_no_pass_and_lists_the_likely_causes() -> None:

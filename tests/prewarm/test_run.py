@@ -22,6 +22,7 @@ from kvrelease.prewarm.result import PrewarmPlan, PrewarmReport, ReplicaResult
 from kvrelease.prewarm.run import journal_key, plan_only, prewarm
 from kvrelease.progress import ProgressEvent
 from tests.engines.clients import ask, identity, use
+from tests.engines.never_hits import NeverHits
 from tests.engines.scripted import Break, Generation, ScriptedEngine
 from tests.engines.scripted_routes import GENERATIONS
 from tests.fleet.names import NAME, Resolver
@@ -239,14 +240,6 @@ def test_a_block_larger_than_the_prompts_is_inconclusive_with_the_likely_cause()
         assert report.verdict is Verdict.INCONCLUSIVE
         assert "cannot be cached" in report.reason
         assert engine.generations() == []
-
-
-class NeverHits(ScriptedEngine):
-    """Prefix caching is off, and nothing says so."""
-
-    def generate(self, prompt: Any, body: Any, **more: Any) -> Generation:
-        self.flush()
-        return super().generate(prompt, body, **more)
 
 
 def test_a_cache_that_is_off_is_inconclusive_with_the_likely_causes() -> None:

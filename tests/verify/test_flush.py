@@ -13,7 +13,7 @@ from kvrelease.engines.base import EngineClient, EngineKind
 from kvrelease.errors import InputError, UsageError
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.progress import ProgressEvent
-from kvrelease.verify.checks import Check, CheckId, CheckVerdict
+from kvrelease.verify.checks import CheckId, CheckVerdict
 from kvrelease.verify.evidence import Evidence, Isolation, Limits, Rung, RungOutcome
 from kvrelease.verify.judge import VerifyReport, judge
 from kvrelease.verify.repeats import REPEATS
@@ -21,6 +21,7 @@ from kvrelease.verify.run import Observed, conclude, observe
 from kvrelease.verify.twins import Twins
 from tests.engines.scripted import ScriptedEngine
 from tests.verify.deployments import deployment, observed, prompts, serve_users, verified, warmed, with_clients
+from tests.verify.scenarios.verdicts import check
 
 SMALL = prompts(per_desk=1, desks=("returns", "billing"))
 LIMITS = Limits(stale_below=0.8)  # two probes
@@ -45,10 +46,6 @@ def stale() -> Iterator[ScriptedEngine]:
 def ledger() -> Iterator[Ledger]:
     with Ledger(IN_MEMORY) as store:
         yield store
-
-
-def check(report: VerifyReport, name: CheckId) -> Check:
-    return next(one for one in report.checks if one.id is name)
 
 
 def flushes(engine: ScriptedEngine) -> list[int]:

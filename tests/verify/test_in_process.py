@@ -13,14 +13,15 @@ from kvrelease.binding.deployment import Deployment
 from kvrelease.engines.block_cache import BlockCache
 from kvrelease.engines.local import LocalEngine, open_local
 from kvrelease.ledger.store import IN_MEMORY, Ledger
-from kvrelease.verify.checks import Check, CheckId, CheckVerdict
+from kvrelease.verify.checks import CheckId, CheckVerdict
 from kvrelease.verify.evidence import Limits
-from kvrelease.verify.judge import VerifyReport, judge
+from kvrelease.verify.judge import judge
 from kvrelease.verify.run import Observed, observe
 from kvrelease.verify.twins import Twins
 from kvrelease.workload.prompt_set import Prompt, PromptKind, PromptSet
 from tests.tiny_models import build_release
 from tests.verify.deployments import deployment
+from tests.verify.scenarios.verdicts import check
 
 LIMITS = Limits(stale_below=0.4)
 # One token is one byte here.
@@ -88,10 +89,6 @@ def observed(
                 await one.aclose()
 
     return asyncio.run(main())
-
-
-def check(report: VerifyReport, name: CheckId) -> Check:
-    return next(one for one in report.checks if one.id is name)
 
 
 def test_a_clean_engine_passes_with_identity_and_power_proved(releases: dict[str, Path]) -> None:

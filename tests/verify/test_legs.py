@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kvrelease.artifacts import Verdict
+from kvrelease.config import Production
 from kvrelease.engines.base import EngineKind
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.verify.checks import CheckId, CheckVerdict
@@ -17,9 +19,8 @@ from kvrelease.verify.legs import LAST_LOOKS, NOISE_NONCES, WHOLE
 from kvrelease.verify.peers import PEERS
 from kvrelease.verify.reference_legs import REWRITTEN
 from kvrelease.verify.repeats import REPEATS
-from kvrelease.workload.body import whole_text
 from tests.engines.scripted import Generation, ScriptedEngine
-from tests.verify.deployments import DESKS, deployment, observed, prompts, recorded, serve_users, system_prompt
+from tests.verify.deployments import DESKS, deployment, observed, prompts, recorded, serve_users
 
 SMALL = prompts(per_desk=2)
 LIMITS = Limits(stale_below=0.4)
@@ -160,14 +161,19 @@ def test_llamacpp_repeats_each_prompt_at_once_before_anything_else_can_wipe_it()
 
 
 def test_every_request_is_greedy_short_and_otherwise_production_s_own() -> None:
+    own = {"user": "support", "stop": ["\n\n"], "chat_template_kwargs": {"enable_thinking": False}, "max_tokens": 500}
+    deployed = replace(deployment(prompt_set=SMALL), production=Production(body=own))
     with ScriptedEngine(release="new") as engine:
-        observed(engine, deployed=deployment(prompt_set=SMALL), limits=LIMITS)
-        production = [seen.body for seen in engine.generations()][: len(SMALL)]
-        for body in production:
-            assert (body["temperature"], body["top_p"], body["max_tokens"], body["top_logprobs"]) == (0, 1, 8, 20)
-            assert "cache_salt" not in body
-        texts = {whole_text(prompt.body, kind=prompt.kind) for prompt in SMALL}
-        assert all(system_prompt("returns") in text or "desk" in text for text in texts)
+        found = observed(engine, deployed=deployed, limits=LIMITS)
+        sent = [seen.body for seen in engine.generations()][: len(SMALL)]
+    asked = {prompt.id: prompt.body for prompt in SMALL.prompts}
+    (seen,) = found.evidence.replicas
+    for probe, body in zip(seen.probes, sent, strict=True):
+        assert (body["temperature"], body["top_p"], body["max_tokens"], body["top_logprobs"]) == (0, 1, 8, 20)
+        assert "cache_salt" not in body
+        users = {**asked[probe.id], **own}
+        changed = {field for field, value in users.items() if body.get(field) != value}
+        assert changed == {"max_tokens"}
 
 
 def test_nonces_are_sent_in_the_key_space_of_production_and_never_repeat() -> None:

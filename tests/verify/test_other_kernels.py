@@ -16,11 +16,11 @@ from kvrelease.engines.detect import open_engine
 from kvrelease.engines.local import open_local
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.verify.calibration import KERNEL_BOUND_NATS, kernel_distance
-from kvrelease.verify.checks import Check, CheckId, CheckVerdict
+from kvrelease.verify.checks import CheckId, CheckVerdict
 from kvrelease.verify.evidence import Calibration, Evidence, Isolation, Limits, ReferencePair, ReplicaEvidence
 from kvrelease.verify.floor import judging_floor
 from kvrelease.verify.identity import check_identity
-from kvrelease.verify.judge import VerifyReport, judge
+from kvrelease.verify.judge import judge
 from kvrelease.verify.legs import NOISE_NONCES
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.record import record
@@ -29,6 +29,7 @@ from kvrelease.verify.twins import Twins
 from tests.engines.model_server import ModelServer
 from tests.tiny_models import build_release
 from tests.verify.builders import clean_probes, identity, leg, observation, replica
+from tests.verify.scenarios.verdicts import check
 from tests.verify.test_in_process import DEPLOYED
 
 LIMITS = Limits(stale_below=0.8)  # two probes
@@ -77,10 +78,6 @@ def filled_by(release: Path, *, dtype: str) -> BlockCache:
 
         asyncio.run(users())
     return cache
-
-
-def check(report: VerifyReport, name: CheckId) -> Check:
-    return next(one for one in report.checks if one.id is name)
 
 
 def test_a_clean_engine_of_another_precision_passes_and_its_kernels_are_measured(releases: dict[str, Path]) -> None:

@@ -15,13 +15,14 @@ from kvrelease.engines.base import EngineClient, EngineKind
 from kvrelease.errors import InputError, PromptSetError
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.progress import ProgressEvent
-from kvrelease.verify.checks import Check, CheckId, CheckVerdict
+from kvrelease.verify.checks import CheckId, CheckVerdict
 from kvrelease.verify.consistency import ProbeVerdict
 from kvrelease.verify.evidence import Evidence, Isolation, Limits, RungOutcome
 from kvrelease.verify.exposure import SpaceVerdict
-from kvrelease.verify.judge import VerifyReport, judge
+from kvrelease.verify.judge import judge
 from kvrelease.verify.run import Observed, conclude, observe
 from kvrelease.verify.twins import Twins
+from tests.engines.never_hits import NeverHits
 from tests.engines.scripted import Break, Generation, ScriptedEngine
 from tests.verify.deployments import (
     DESKS,
@@ -35,6 +36,7 @@ from tests.verify.deployments import (
     warmed,
     with_clients,
 )
+from tests.verify.scenarios.verdicts import check
 
 SMALL = prompts(per_desk=2)
 # Six clean probes prove less than 40 %.
@@ -47,10 +49,6 @@ SALTED = deployment(salt="release", prompt_set=SMALL)
 def ledger() -> Iterator[Ledger]:
     with Ledger(IN_MEMORY) as store:
         yield store
-
-
-def check(report: VerifyReport, name: CheckId) -> Check:
-    return next(one for one in report.checks if one.id is name)
 
 
 def reloaded(**settings: Any) -> ScriptedEngine:
@@ -304,14 +302,6 @@ def test_a_cache_that_cannot_hit_is_inconclusive() -> None:
         report = verified(engine, deployed=UNSALTED, limits=LIMITS)
         assert report.verdict is Verdict.INCONCLUSIVE
         assert check(report, CheckId.CONTROL).verdict is CheckVerdict.INCONCLUSIVE
-
-
-class NeverHits(ScriptedEngine):
-    """Prefix caching is off."""
-
-    def generate(self, prompt: Any, body: Any) -> Generation:
-        self.flush()
-        return super().generate(prompt, body)
 
 
 class LateTier(ScriptedEngine):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
@@ -13,7 +12,8 @@ from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.verify.checks import CheckId
 from kvrelease.verify.exposure import SpaceVerdict
 from kvrelease.verify.judge import VerifyReport
-from tests.engines.scripted import Generation, ScriptedEngine
+from tests.engines.never_hits import NeverHits
+from tests.engines.scripted import ScriptedEngine
 from tests.verify.deployments import serve_users, verified, warmed
 from tests.verify.scenarios.servers import DESK, LIMITS, NAMESPACE, SALTED, UNSALTED, with_body
 from tests.verify.scenarios.verdicts import assert_fails, assert_open, assert_passes, says
@@ -140,11 +140,3 @@ def test_a_sliding_window_whose_server_discards_prompts() -> None:
         assert_open(report, CheckId.CONTROL)
         assert "did not hit. Likely causes: " in says(report, CheckId.CONTROL)
         assert "--swa-full" in says(report, CheckId.CONTROL)
-
-
-class NeverHits(ScriptedEngine):
-    """Computes every prompt again."""
-
-    def generate(self, prompt: Any, body: Any) -> Generation:
-        self.flush()
-        return super().generate(prompt, body)
