@@ -28,6 +28,9 @@ from benchmarks.gate.promises import broken_promises, uncounted
 from benchmarks.gate.releases import OLD, RELEASES, ensure_releases
 from benchmarks.gate.sizes import sizes_of
 from benchmarks.gate.table import markdown
+from kvrelease.errors import KvreleaseError
+
+_GOES_ON = "pools that are whole are kept: the same command goes on with the next"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -47,7 +50,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--into", type=Path, default=REPOSITORY / "docs", help="folder that report writes to")
     options = parser.parse_args(arguments)
     if options.step == "record":
-        asyncio.run(_record(options))
+        try:
+            asyncio.run(_record(options))
+        except KeyboardInterrupt:
+            say(_GOES_ON)
+            return 130
+        except KvreleaseError as error:
+            raise SystemExit(f"{error.message}\n{error.hint or ''}\n{_GOES_ON}") from error
         return 0
     if options.step == "ship":
         _ship(options)
@@ -106,11 +115,14 @@ async def _record(options: argparse.Namespace) -> None:
     recording = await record_local.open_recording(old, prompts, threads=options.threads)
     levels = options.level or list(LOCAL_LEVELS)
     missing = {name: recording.missing(name, directory, pools, levels=levels) for name, directory in releases.items()}
-    count = sum(map(len, missing.values()))
-    say(f"local: {len(releases) * len(levels) - count} of {len(releases) * len(levels)} pools are there already")
+    wanted = len(releases) * len(levels)
+    there = wanted - sum(map(len, missing.values()))
+    say(f"local: {there} of {wanted} pools are there already")
     for name, directory in releases.items():
         if missing[name]:
             await recording.record(name, directory, pools, levels=missing[name], say=say, pause=pause)
+            there += len(missing[name])
+            say(f"local: {there} of {wanted} pools are there")
 
 
 if __name__ == "__main__":

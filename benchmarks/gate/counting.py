@@ -7,6 +7,7 @@ import concurrent.futures
 import functools
 import itertools
 import multiprocessing
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -137,6 +138,8 @@ def count_all(
     missing = [job for job in wanted if job.key not in known]
     say(f"{len(wanted) - len(missing)} of {len(wanted)} chunks are counted already")
     results.parent.mkdir(parents=True, exist_ok=True)
+    # A test of a suspect is a product of small matrices: several threads wait for each other longer than it takes.
+    os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     context = multiprocessing.get_context("spawn")
     with (
         results.open("ab") as sink,

@@ -32,7 +32,7 @@ from kvrelease.verify.distance import distance
 from kvrelease.verify.record import TOP_LOGPROBS
 from kvrelease.workload.grouping import prefix_labels
 from kvrelease.workload.prompt_set import Prompt, PromptSet
-from tests.live.servers import vllm_server
+from tests.live.servers import ServerDidNotStart, vllm_server
 
 MODEL = "gate"
 # Of float32 KV: 116,000 tokens. Between two readings of the old release's entries seven key spaces are written and read
@@ -52,7 +52,8 @@ async def record(
     """Writes the pools that are not there yet. Needs the in-process pools of the same releases, for `power`.
 
     Raises:
-        SystemExit: a release has no in-process pool of the same prompts yet.
+        SystemExit: a release has no in-process pool of the same prompts yet; or there is no vLLM, or it did not start.
+        KvreleaseError: it did not answer properly.
     """
     missing = {
         name: directory
@@ -70,9 +71,12 @@ async def record(
     say("vllm: starting the old release")
     log = folder.parent / "vllm.log"
     space = {"VLLM_CPU_KVCACHE_SPACE": CACHE_GIB}
-    with vllm_server(old, served_model_name=MODEL, log_path=log, env=space) as server:
-        say(f"vllm: up after {server.start_s:.0f} s; its log is {log}")
-        await record_from(server.url, old, missing, prompts, folder, say=say, pause=pause)
+    try:
+        with vllm_server(old, served_model_name=MODEL, log_path=log, env=space) as server:
+            say(f"vllm: up after {server.start_s:.0f} s; its log is {log}")
+            await record_from(server.url, old, missing, prompts, folder, say=say, pause=pause)
+    except ServerDidNotStart as error:
+        raise SystemExit(f"vllm: {error}") from error
 
 
 async def record_from(
