@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from kvrelease.binding.deployment import prepare
+from kvrelease.binding.deployment import Replica, prepare
 from kvrelease.binding.observe import Leg
 from kvrelease.engines.base import EngineClient, Request, Route
 from kvrelease.ledger.store import IN_MEMORY, Ledger
@@ -30,9 +30,9 @@ def asked(*engines: ScriptedEngine, ask: Callable[[Uniques, Ladder], Awaitable[T
                 await prepare(client, deployment=DEPLOYED, memory=memory, max_tokens=MAX_TOKENS) for client in clients
             ]
 
-            async def observe(request: Request, *, on: object = None) -> Leg:
-                place = next((one for one in replicas if one is on), replicas[0])
-                return await place.observer.observe(request)
+            async def observe(request: Request, *, on: Replica | None = None, asked: str = "nonce") -> Leg:
+                assert asked
+                return await (on or replicas[0]).observer.observe(request)
 
             uniques = Uniques(replicas[0], route=Route.CHAT, observe=observe)
             reference = replicas[1] if len(replicas) > 1 else None
