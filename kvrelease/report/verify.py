@@ -5,6 +5,7 @@ from kvrelease.report.document import Block, Cell, Document, Facts, Notes, Table
 from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict
 from kvrelease.verify.judge import VerifyReport
 from kvrelease.verify.noise import NoiseFloor
+from kvrelease.verify.power import ENOUGH_CANDIDATES
 
 
 def verify_document(found: VerifyReport) -> Document:
@@ -60,9 +61,11 @@ def verify_document(found: VerifyReport) -> Document:
 
 def _noise_floor(floor: NoiseFloor) -> str:
     kinds = f"{floor.whole} of prompts computed whole, {floor.apart} of entries written apart"
+    told = floor.candidates
+    few = f"; of each token {told} candidates are told" if told is not None and told < ENOUGH_CANDIDATES else ""
     return (
         f"{floor.pairs} clean pairs ({kinds}), median {number(floor.p50, digits=4)}, largest "
-        f"{number(floor.max, digits=4)} nats; logit step {number(floor.quantum, digits=4)}"
+        f"{number(floor.max, digits=4)} nats; logit step {number(floor.quantum, digits=4)}{few}"
     )
 
 

@@ -247,7 +247,7 @@ _ASK_FOR_THEM = (
 )
 
 
-def _tells_candidates(judgements: Sequence[ProbeJudgement], floor: NoiseFloor) -> bool:
+def tells_candidates(judgements: Sequence[ProbeJudgement], floor: NoiseFloor) -> bool:
     """Whether the server tells candidates of a token at all, so that more of the same may tell more."""
     return floor.candidates is not None or any(one.distance is not None for one in judgements)
 
@@ -276,13 +276,13 @@ def check_consistency(
         return check(
             CheckVerdict.INCONCLUSIVE,
             f"{len(unjudged)} probes could not be judged: {unjudged[0].detail}"
-            + ("" if _tells_candidates(unjudged, floor) else f"; {_ASK_FOR_THEM}"),
+            + ("" if tells_candidates(unjudged, floor) else f"; {_ASK_FOR_THEM}"),
         )
     if suspect:
         return check(
             CheckVerdict.INCONCLUSIVE,
             f"{len(suspect)} probes differ from their clean twins, which proves nothing yet ({suspect[0].detail}); "
-            + ("verify again on a quiet engine" if _tells_candidates(suspect, floor) else _ASK_FOR_THEM),
+            + ("verify again on a quiet engine" if tells_candidates(suspect, floor) else _ASK_FOR_THEM),
         )
     needed = probes_needed(stale_below=limits.stale_below, confidence=limits.confidence)
     if len(judgements) < needed:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from kvrelease.verify.checks import Check, CheckId, CheckVerdict, binding_result
+from kvrelease.verify.checks import Check, CheckId, CheckVerdict, binding_result, tells_candidates
 from kvrelease.verify.closeness import Closeness
 from kvrelease.verify.consistency import (
     ProbeJudgement,
@@ -123,6 +123,7 @@ def diagnosis_of(
         is_bound=binding_result(replica).bound,
         ignores_salt=bool(replica.leaks) or (nonce is not None and bool(nonce.fresh_salt.hits_mostly)),
         is_proven=bool(failed & {CheckId.FIRST_TOUCH, CheckId.CONSISTENCY}),
+        tells_candidates=tells_candidates(judgements, floor),
         tiers=frozenset(tier for prefix in prefixes for tier in prefix.tiers),
     )
     return Diagnosis(replica=replica.identity.url, cause=cause, prefixes=prefixes, next_steps=next_steps(situation))

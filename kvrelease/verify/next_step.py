@@ -61,6 +61,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
         is_bound: users' requests provably land in the release's namespace; None when not known.
         ignores_salt: a nonce prompt under a fresh salt hit, or a reference leg did.
         is_proven: some probe is stale, or hits are foreign; otherwise all are suspect.
+        tells_candidates: log-probabilities came with its answers.
         tiers: that stale entries came from; empty when not known.
     """
 
@@ -74,6 +75,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     is_bound: bool | None
     ignores_salt: bool
     is_proven: bool
+    tells_candidates: bool = True
     tiers: frozenset[Tier]
 
 
@@ -162,7 +164,10 @@ def next_steps(found: Situation) -> tuple[NextStep, ...]:
     if found.gives_back_other:
         return (_disabled(found),)
     if not found.is_proven:
-        return (NextStep(action=Action.ASK_AGAIN, text=f"verify {shown} again while it is quiet: nothing is proven"),)
+        how = f"verify {shown} again while it is quiet: nothing is proven"
+        if not found.tells_candidates:
+            how = f"have {shown} answer with log-probabilities, and verify it again: texts alone prove nothing"
+        return (NextStep(action=Action.ASK_AGAIN, text=how),)
     remedy = _REMEDIES[found.identity.kind]
     is_namespaced = found.key_space == found.namespace
     if is_namespaced and found.is_bound and not found.ignores_salt and not found.is_emptied:
