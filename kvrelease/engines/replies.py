@@ -182,7 +182,7 @@ def refusal(reply: Reply, *, redactor: Redactor, body: JsonObject | None = None)
     return Refused(
         f"{start}{': ' + words if words else ''}",
         status=reply.status,
-        hint=_HINTS.get(reply.status),
+        hint=_HINTS.get(reply.status) or _hint_of(words),
         was_throttled=reply.was_throttled,
         retry_after_s=reply.retry_after_s,
         may_have_run=has_run,
@@ -194,6 +194,18 @@ _HINTS = {
     429: "the server limits requests; lower --concurrency or raise --timeout",
     503: "the server is loading or overloaded; wait until it is ready",
 }
+
+
+def _hint_of(words: str) -> str | None:
+    """The next step for what a server says of a request; None where it says nothing that we know.
+
+    Source: vLLM 0.32.0, sampling_params.py: "Requested sample logprobs of 20, which is greater than max allowed: 5".
+    """
+    if "logprobs" in words:
+        return (
+            "record and verify ask for the 20 likeliest tokens: let the server tell as many (vLLM: --max-logprobs 20)"
+        )
+    return None
 
 
 def title_of(data: bytes, headers: Mapping[str, str]) -> str:

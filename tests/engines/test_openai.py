@@ -95,6 +95,12 @@ def test_refusals_are_told_apart(answer: httpx.Response, expected: type[Kvreleas
     assert type(caught.value) is expected
 
 
+def test_a_server_that_caps_log_probabilities_is_told_with_the_option_that_raises_it() -> None:
+    with pytest.raises(Refused, match="greater than max allowed: 5") as caught:
+        answered(models("m"), error(400, "Requested sample logprobs of 20, which is greater than max allowed: 5"))
+    assert "--max-logprobs 20" in (caught.value.hint or "")
+
+
 def test_an_unknown_model_is_reported_with_what_is_served() -> None:
     with pytest.raises(WrongModel) as caught:
         answered(models("a", "b"), error(404, "The model `a` does not exist."), model="a")
