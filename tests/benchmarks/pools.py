@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 
 from benchmarks.gate.drawing import PROBES
@@ -10,9 +11,10 @@ from tests.verify.builders import identity, observation
 
 READ_NATS = 0.002
 STALE_NATS = 0.5
-READS = 8
+READS = 4
 
 
+@functools.cache
 def made_pool(*, stale_nats: float = STALE_NATS) -> Pool:
     """A pool of a few more prompts than a run has probes, under three shared prefixes."""
     source, writer = random.Random(0), PoolWriter()

@@ -38,7 +38,7 @@ def test_a_pool_comes_back_and_keeps_equal_observations_once(pool: Pool, tmp_pat
 
 def test_what_a_pool_says_of_its_size_is_counted(pool: Pool) -> None:
     assert pool.about["entries"] == "alone 1, company 2, again 3, stale 1"
-    assert pool.about["reads"] == "alone 8, company 8, again 8, stale 8, cold 8"
+    assert pool.about["reads"] == "alone 4, company 4, again 4, stale 4, cold 4"
     assert trimmed(pool, reads=2).about["reads"] == "alone 2, company 2, again 2, stale 2, cold 2"
 
 
@@ -67,15 +67,8 @@ def test_drawn_runs_are_judged_by_the_gate_and_repeat_by_their_seed(pool: Pool) 
         PROBES,
         ("consistency",),
     )
-    assert stale.requests > clean.requests
+    assert 3 * PROBES < clean.requests <= 3.5 * PROBES < stale.requests
     assert drawn(pool, stale_share=1.0) == stale
-
-
-def test_a_drawn_clean_run_costs_what_the_gate_asks() -> None:
-    """Sixty probes thrice; eight of them written once more, six looked at again; a key space that nobody uses."""
-    outcome = drawn(made_pool(), stale_share=0.0)
-    control, binding, exposure = 2, 3, 3
-    assert outcome.requests == 3 * PROBES + 2 * 8 + 6 + control + binding + exposure
 
 
 def test_counts_of_another_pool_or_judge_are_not_taken(pool: Pool, tmp_path: Path) -> None:
