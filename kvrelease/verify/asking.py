@@ -1,7 +1,7 @@
 """Which suspect is asked again next, and whose entries are written again: plans, apart from how they are sent.
 
 Generators: each yields what to ask, is sent what came back, and ends when nothing more is to be asked. The gate drives
-them with an engine; whoever measures how often the gate errs drives them with recorded observations.
+them with an engine, or with what stands for one; simulations drive them with answers that are drawn.
 """
 
 from __future__ import annotations

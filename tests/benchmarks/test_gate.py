@@ -15,7 +15,8 @@ from benchmarks.gate.drawing import PROBES, Drawing, Outcome
 from benchmarks.gate.pool import Pool, is_recorded, load, save, trimmed
 from kvrelease.artifacts import Verdict
 from kvrelease.engines.base import Observation
-from tests.benchmarks.pools import made_pool
+from kvrelease.verify.peers import PEERS
+from tests.benchmarks.pools import STALE_NATS, made_pool
 from tests.verify.builders import identity, observation
 
 
@@ -69,6 +70,13 @@ def test_drawn_runs_are_judged_by_the_gate_and_repeat_by_their_seed(pool: Pool) 
     )
     assert 3 * PROBES < clean.requests <= 3.5 * PROBES < stale.requests
     assert drawn(pool, stale_share=1.0) == stale
+
+
+def test_drawn_runs_tell_small_staleness_by_entries_written_again() -> None:
+    small, large = (drawn(made_pool(stale_nats=nats), stale_share=1.0) for nats in (0.1, STALE_NATS))
+    assert (small.verdict, small.failed) == (Verdict.FAIL, ("consistency",))
+    written_and_read = 2
+    assert small.requests - large.requests >= written_and_read * PEERS[3] * 3
 
 
 def test_counts_of_another_pool_or_judge_are_not_taken(pool: Pool, tmp_path: Path) -> None:
