@@ -65,7 +65,7 @@ class Generation:
     """What one request made."""
 
     words: list[str]
-    tops: list[list[tuple[str, float]]]
+    tops: Sequence[Sequence[tuple[str, float]]]
     prompt_tokens: int
     cached: int
     external: int = 0
@@ -294,7 +294,7 @@ class ScriptedEngine:
             tokens = list(prompt)
             provenance = found.provenance + [running] * (len(prompt) - cached)
             words: list[str] = []
-            tops: list[list[tuple[str, float]]] = []
+            tops: list[Sequence[tuple[str, float]]] = []
             noise = f"run {len(self.cached_of)}" if self.has_noise else None
             wanted = int(body.get("max_completion_tokens") or body.get("max_tokens") or 16)
             # Both servers shorten a generation that would outgrow the context.

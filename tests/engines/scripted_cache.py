@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Sequence
@@ -90,16 +91,23 @@ class BlockCache:
     def clear(self) -> None:
         self.blocks.clear()
 
-    def _shared_keys(self, tokens: Sequence[int], salt: str | None) -> list[str]:
+    def _shared_keys(self, tokens: Sequence[int], salt: str | None) -> tuple[str, ...]:
         return self._keys(tokens, salt if self.store_keeps_salt else None)
 
-    def _keys(self, tokens: Sequence[int], salt: str | None) -> list[str]:
-        keys, parent = [], json.dumps(salt)
-        for end in range(self.block_tokens, len(tokens) + 1, self.block_tokens):
-            block = json.dumps(list(tokens[end - self.block_tokens : end]))
-            parent = hashlib.sha256(f"{parent}{block}".encode()).hexdigest()
-            keys.append(parent)
-        return keys
+    def _keys(self, tokens: Sequence[int], salt: str | None) -> tuple[str, ...]:
+        return _block_keys(tuple(tokens), salt, self.block_tokens)
+
+
+# The same few prompts come a dozen times each.
+@functools.lru_cache(maxsize=4096)
+def _block_keys(tokens: tuple[int, ...], salt: str | None, block_tokens: int) -> tuple[str, ...]:
+    """[full blocks] each names the block and all that is before it."""
+    keys, parent = [], json.dumps(salt)
+    for end in range(block_tokens, len(tokens) + 1, block_tokens):
+        block = json.dumps(list(tokens[end - block_tokens : end]))
+        parent = hashlib.sha256(f"{parent}{block}".encode()).hexdigest()
+        keys.append(parent)
+    return tuple(keys)
 
 
 @dataclasses.dataclass

@@ -67,8 +67,10 @@ class Seeing(ScriptedEngine):
                 seen = self._seen_at.get(entry, seen)
             else:
                 self._seen_at.setdefault(entry, seen)
-            for top in made.tops:
-                top[:] = sorted(((word, nats + _number(seen, word)) for word, nats in top), key=lambda item: -item[1])
+            made.tops = [
+                sorted(((word, nats + _number(seen, word)) for word, nats in top), key=lambda item: -item[1])
+                for top in made.tops
+            ]
             made.words = [top[0][0] for top in made.tops]
         return made
 
