@@ -9,7 +9,6 @@ import json
 import threading
 import time
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,7 +16,7 @@ import httpx
 
 from kvrelease.engines.base import EngineKind
 from tests.engines.scripted import ScriptedEngine
-from tests.http_servers import ManyClientsServer
+from tests.http_servers import ManyClientsServer, QuickHandler
 
 Json = dict[str, Any]
 
@@ -50,7 +49,7 @@ class CachingGateway:
         self._passes_over = passes_over
         self._is_semantic = is_semantic
         self._says = dict(says or {})
-        self._client = httpx.Client(timeout=5)
+        self._client = httpx.Client(timeout=5, verify=False)
         self._lock = threading.Lock()
         self._server = ManyClientsServer(("127.0.0.1", 0), type("Bound", (_Handler,), {"gateway": self}))
 
@@ -100,13 +99,8 @@ class CachingGateway:
         )
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # headers and body are two writes, and the second would wait for 40 ms
+class _Handler(QuickHandler):
     gateway: CachingGateway
-
-    def log_message(self, *arguments: object) -> None:
-        pass
 
     def do_GET(self) -> None:
         self._answer("GET", None)

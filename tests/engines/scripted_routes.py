@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
+
+import msgspec
 
 from kvrelease.engines.base import EngineKind
 from tests.engines import scripted_sglang
 from tests.engines.scripted_break import Break
 from tests.engines.scripted_cache import SlotCache
 from tests.engines.scripted_model import chat_prompt, token_ids, word_id
+from tests.http_servers import QuickHandler
 
 if TYPE_CHECKING:
     from tests.engines.scripted import Generation, ScriptedEngine
@@ -32,17 +34,10 @@ _STORE = {
 }
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(QuickHandler):
     """One connection. `engine` is set on a subclass made for each engine."""
 
     engine: ScriptedEngine
-    protocol_version = "HTTP/1.1"
-    # Headers and body leave in one segment, else Nagle's algorithm costs 40 ms a request.
-    wbufsize = -1
-    disable_nagle_algorithm = True
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Nothing is printed."""
 
     def do_GET(self) -> None:
         self._serve("GET", {})
@@ -100,7 +95,9 @@ class Handler(BaseHTTPRequestHandler):
             if broken is Break.NAN:
                 _spoil(payload)
             kind = "text/html" if broken is Break.WRONG_TYPE else "application/json"
-            self._send(200, json.dumps(payload).encode(), kind)
+            # Of NaN, which is no JSON, the standard library alone makes what careless servers write.
+            data = json.dumps(payload).encode() if broken is Break.NAN else msgspec.json.encode(payload)
+            self._send(200, data, kind)
 
     def _refused(self, path: str, body: Json) -> tuple[int, Json] | None:  # noqa: PLR0911 - one per rule
         engine = self.engine
@@ -194,7 +191,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.wfile.flush()
                 self.close_connection = True
                 return
-            self._chunk(b"data: " + json.dumps(event).encode() + b"\n\n")
+            self._chunk(b"data: " + msgspec.json.encode(event) + b"\n\n")
         self._chunk(b"data: [DONE]\n\n")
         self._chunk(b"")
 
@@ -522,7 +519,7 @@ class Handler(BaseHTTPRequestHandler):
         self._json(404, {"detail": "Not Found"})
 
     def _json(self, status: int, payload: Json) -> None:
-        self._send(status, json.dumps(payload).encode())
+        self._send(status, msgspec.json.encode(payload))
 
     def _fault(self, status: int, message: str, kind: str) -> None:
         """An error in the shape of the server."""

@@ -10,13 +10,12 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
-from tests.http_servers import QuietServer
+from tests.http_servers import QuickHandler, QuietServer
 
 BUCKET = "models"
 
@@ -51,11 +50,8 @@ def serve_gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
         server.stop()
 
 
-def handler_of(bucket: Bucket) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
+def handler_of(bucket: Bucket) -> type[QuickHandler]:
+    class Handler(QuickHandler):
         def do_GET(self) -> None:
             parts = urlsplit(self.path)
             query = {key: values[0] for key, values in parse_qs(parts.query).items()}

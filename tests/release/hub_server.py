@@ -15,11 +15,10 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from tests.http_servers import QuietServer
+from tests.http_servers import QuickHandler, QuietServer
 
 PAGE = 4  # the real one has 1000 entries a page
 
@@ -110,13 +109,8 @@ def serve_hub() -> Iterator[Hub]:
             server.stop()
 
 
-def handler_of(hub: Hub, host: str) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *_: object) -> None:
-            pass
-
+def handler_of(hub: Hub, host: str) -> type[QuickHandler]:
+    class Handler(QuickHandler):
         def do_GET(self) -> None:
             hub.requests.append((host, self.path, self.headers.get("Authorization")))
             path = unquote(urlsplit(self.path).path)
