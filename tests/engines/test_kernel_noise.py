@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 from collections.abc import Coroutine
 from pathlib import Path
@@ -33,7 +34,12 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(directory: Path, **sizes: Any) -> LocalEngine:
-    return run(open_local(directory, threads=1, noise=KernelNoise(**sizes) if sizes else None))
+    return _loaded(directory).replica(noise=KernelNoise(**sizes) if sizes else None)
+
+
+@functools.cache
+def _loaded(directory: Path) -> LocalEngine:
+    return run(open_local(directory, threads=1))
 
 
 def request(*, salt: str | None = None, tokens: int = PROMPT_TOKENS) -> Request:

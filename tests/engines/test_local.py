@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import json
 import math
@@ -58,7 +59,15 @@ def new_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_release(tmp_path_factory.mktemp("new") / "tiny", seed=2)
 
 
-def opened(directory: Path, **options: Any) -> LocalEngine:
+def opened(
+    directory: Path, *, cache: BlockCache | None = None, key_scheme: KeyScheme = TOKENS_ONLY, **options: Any
+) -> LocalEngine:
+    """A worker with a process of its own, and a cache of its own unless one is given; its weights are loaded once."""
+    return _loaded(directory, **options).replica(cache=cache, key_scheme=key_scheme)
+
+
+@functools.cache
+def _loaded(directory: Path, **options: Any) -> LocalEngine:
     # One thread: beside other work, two that wait for each other take seconds over a tiny matrix.
     return run(open_local(directory, **{"threads": 1} | options))
 
@@ -470,10 +479,10 @@ class TestIdentity:
         assert identity.runtime_unread == ()
 
     def test_every_opening_is_another_process(self, new_release: Path) -> None:
-        engine = opened(new_release)
+        engine = run(open_local(new_release))
         processes = {run(engine.identify()).process, run(engine.identify()).process}
         assert len(processes) == 1
-        assert run(opened(new_release).identify()).process not in processes
+        assert run(run(open_local(new_release)).identify()).process not in processes
 
     def test_a_directory_of_blocks_outlives_the_process_and_is_not_emptied(
         self, new_release: Path, tmp_path: Path
@@ -621,7 +630,7 @@ class TestOpening:
     ) -> None:
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(MissingExtra) as caught:
-            opened(new_release)
+            run(open_local(new_release))
         hint = str(caught.value.hint)
         assert hint.startswith("pip install 'kvrelease[local]'")
         assert "whl/cpu" in hint
@@ -705,7 +714,7 @@ class TestOpening:
         from transformers.utils import logging as settings
 
         before = (settings.get_verbosity(), settings.is_progress_bar_enabled())
-        opened(new_release)
+        run(open_local(new_release))
         assert (settings.get_verbosity(), settings.is_progress_bar_enabled()) == before
         assert capfd.readouterr() == ("", "")
 
