@@ -98,18 +98,17 @@ def _ended() -> int:
 
 
 def _invoke(argv: list[str]) -> int:
-    import typer.main  # noqa: PLC0415
+    import typer  # noqa: PLC0415
 
-    from kvrelease.cli.program import application, default_map  # noqa: PLC0415
+    from kvrelease.cli.program import command_tree, default_map  # noqa: PLC0415
     from kvrelease.config import load_config, option_defaults, working_directory  # noqa: PLC0415
 
     is_help = bool({"--help", "--version"} & set(argv))
     defaults = {} if is_help else option_defaults(load_config(working_directory()))
-    command = typer.main.get_command(application)
     try:
         # Not `application(argv)`: it ends the process with 1 when a pipe breaks, which would read as "gate failed".
-        with command.make_context("kvrelease", argv, default_map=default_map(defaults)) as context:
-            outcome = command.invoke(context)
+        with command_tree().make_context("kvrelease", argv, default_map=default_map(defaults)) as context:
+            outcome = context.command.invoke(context)
     except typer.Exit as done:
         return done.exit_code
     except BrokenPipeError:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Mapping
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
 from kvrelease import __version__
 from kvrelease.cli.commands import demo, diff, fingerprint, namespace, prewarm, prompts, record, verify
@@ -42,6 +45,12 @@ application.command()(prewarm.prewarm)
 application.command()(record.record)
 application.command()(verify.verify)
 application.command()(demo.demo)
+
+
+@functools.cache
+def command_tree() -> TyperGroup:
+    """What parses and runs a command line. Made once: it reads the options of every command, which takes a while."""
+    return get_group(application)
 
 
 def command_names() -> tuple[str, ...]:
