@@ -15,11 +15,14 @@ from tests.engines.scripted import Break, ScriptedEngine
 
 RULES = "Every rule of this shop is written down here and holds for every customer. " * 8
 
-PROMPTS = f"""\
-systems:
-  desk: "You answer for a shop. {RULES}"
-prompts:
-""" + "".join(f"  - {{id: q{number}, system: desk, user: 'May I return item {number}?'}}\n" for number in range(12))
+
+def prompts_file(count: int) -> str:
+    """Questions to one desk, as a prompt set in YAML."""
+    questions = (f"  - {{id: q{number}, system: desk, user: 'May I return item {number}?'}}" for number in range(count))
+    return "\n".join(["systems:", f'  desk: "You answer for a shop. {RULES}"', "prompts:", *questions, ""])
+
+
+PROMPTS = prompts_file(12)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -66,6 +66,8 @@ def test_verify_judges_the_others_and_does_not_pass(kv: Kv, releases: Releases) 
 
 def test_record_observes_one_replica(kv: Kv, releases: Releases) -> None:
     argv = ("--release", releases.new, "--prompts", "prompts.yaml", "--engine", "vllm")
-    result = kv("record", *argv, "--engine-url", "http://127.0.0.1:1", "--engine-url", "http://127.0.0.1:2")
+    with ScriptedEngine(release="new") as one, ScriptedEngine(release="new") as other:
+        result = kv("record", *argv, "--engine-url", one.url, "--engine-url", other.url)
+        assert not one.generations() + other.generations()
     assert result.code == 2
     assert "one replica" in result.err

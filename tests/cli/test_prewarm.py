@@ -16,7 +16,7 @@ from kvrelease import artifacts
 from kvrelease.artifacts import Verdict
 from kvrelease.prewarm.result import PrewarmPlan, PrewarmReport
 from tests.cli.shell import Releases, Result, finish, start
-from tests.engines.scripted import Generation, ScriptedEngine
+from tests.engines.scripted import Break, Generation, ScriptedEngine
 
 Kv = Callable[..., Result]
 
@@ -148,11 +148,12 @@ def test_a_rate_without_a_dry_run_is_refused_for_it_limits_nothing(kv: Kv, relea
 def test_whatever_ends_a_run_whose_report_goes_to_a_file_the_log_has_the_verdict(
     kv: Kv, releases: Releases, workdir: Path
 ) -> None:
-    with ScriptedEngine(release="new") as engine:
-        partly = kv(*arguments(releases, engine.url, "http://127.0.0.1:9"), "-o", "r.json")
+    with ScriptedEngine(release="new") as engine, ScriptedEngine() as page:
+        page.break_with(Break.HTML, path="/")  # answered at once, where a dead address is tried again for seconds
+        partly = kv(*arguments(releases, engine.url, page.url), "-o", "r.json")
         passed = kv(*arguments(releases, engine.url), "-o", "r.json")
     assert (partly.code, passed.code) == (5, 0)
-    assert "could not be asked: http://127.0.0.1:9; the other one is warm. Written to r.json" in partly.err
+    assert f"could not be asked: {page.url}; the other one is warm. Written to r.json" in partly.err
     assert "PASS  foreign hits 0; asked again, 100% of the cacheable tokens hit. Written to r.json" in passed.err
     with Stalls(after=6) as engine:
         process = start(*arguments(releases, engine.url), "-o", "r.json")

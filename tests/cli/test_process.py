@@ -18,6 +18,7 @@ from kvrelease.artifacts import Verdict
 from kvrelease.prewarm.result import PrewarmReport
 from kvrelease.verify.judge import VerifyReport
 from kvrelease.verify.record import Record
+from tests.cli.conftest import Kv
 from tests.cli.shell import COMMAND, Releases, after, finish, start
 from tests.engines.scripted import Break, ScriptedEngine
 from tests.release.builders import write_release
@@ -172,21 +173,6 @@ def test_a_reader_that_went_away_changes_no_verdict(releases: Releases) -> None:
     assert (result.code, result.err) == (1, "")
 
 
-def test_a_home_that_cannot_be_written_names_every_way_to_another_ledger(releases: Releases, workdir: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "XDG_STATE_HOME"}
-    environment["HOME"] = "/proc"  # not even root can make a directory there
-    argv = ("namespace", releases.new, "--engine", "vllm")
-    result = finish(*argv, env=environment)
-    assert (result.code, result.out) == (4, "")
-    assert "/proc/.local/state/kvrelease/ledger.db" in result.err
-    ledger = f"sqlite:///{workdir / 'l.db'}"
-    for way in ("--ledger sqlite:////", "KVRELEASE_LEDGER", "--no-ledger"):
-        assert way in result.err.partition("next: ")[2]
-    assert finish(*argv, "--ledger", ledger, env=environment).code == 0
-    assert finish(*argv, env={**environment, "KVRELEASE_LEDGER": ledger}).code == 0
-    assert finish(*argv, "--no-ledger", env=environment).code == 0
-
-
 @pytest.mark.parametrize("argv", [["--help"], ["--version"], ["verify", "--help"]])
 def test_help_into_a_closed_pipe_is_quiet(argv: list[str]) -> None:
     reader, writer = os.pipe()
@@ -227,8 +213,8 @@ def test_a_closed_stream_is_no_crash(releases: Releases, closed: str, code: int)
     assert "Traceback" not in done.stderr
 
 
-def test_an_output_that_is_a_device_is_not_replaced(releases: Releases) -> None:
-    assert finish("fingerprint", releases.new, "-o", "/dev/null").code == 0
+def test_an_output_that_is_a_device_is_not_replaced(kv: Kv, releases: Releases) -> None:
+    assert kv("fingerprint", releases.new, "-o", "/dev/null").code == 0
     assert Path("/dev/null").is_char_device()
     to_stdout = finish("fingerprint", releases.new, "-o", "/dev/stdout", "--format", "json")
     assert '"kind": "kvrelease/fingerprint"' in to_stdout.out
