@@ -160,7 +160,8 @@ class Attribution:
         """What is known to have been computed by this release in a key space of this process."""
         if key_space not in self._known:
             abilities = self._identity.capabilities
-            origin = self._origin(key_space)
+            # Where only this run asks, the memory has nothing: a run has dozens of these, at four queries each.
+            origin = None if is_probe_salt(key_space) else self._origin(key_space)
             known = self._memory.computed_prefixes(origin) if origin else frozenset()
             sent = self._memory.sent_prefixes(origin) if origin else frozenset()
             self._known[key_space] = KnownPrefixes(
