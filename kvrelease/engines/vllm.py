@@ -27,6 +27,14 @@ from kvrelease.errors import UnexpectedReply, UsageError
 SERVER_INFO_S = 30.0
 _STARTED = "process_start_time_seconds"
 _QUERIES = ("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries")
+# What counters are read of; the rest of the page, most of it histograms, is left unread.
+_COUNTED = (
+    "vllm:prefix_cache_",
+    "vllm:gpu_prefix_cache_",
+    "vllm:external_prefix_cache_",
+    "vllm:prompt_tokens_cached_by_source",
+    "vllm:num_requests_",
+)
 
 _MISS_CAUSES = (
     "prefix caching is off, by --no-enable-prefix-caching or by a setting that rules it out (a KV dtype, pooling)",
@@ -142,7 +150,7 @@ class VllmClient(Server):
 
     async def counters(self) -> Counters | None:
         """The prefix cache's counters: of the rank it is pinned to, else summed; None when `/metrics` tells none."""
-        metrics = await self._metrics()
+        metrics = await self._metrics(only=_COUNTED)
         only = {} if self.rank is None else {RANK_LABEL: str(self.rank)}
         queried = metrics.total(*_QUERIES, only=only)
         cached = metrics.total("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits", only=only)
@@ -179,7 +187,7 @@ class VllmClient(Server):
             await self._transport.post(path, {}, is_repeatable=False)
         return _flush_success(reply)
 
-    async def _process_page(self, *, only: str | None = None) -> Metrics:
+    async def _process_page(self, *, only: str = "") -> Metrics:
         # Once told, the start of the process is waited for: without it a slow page would look like another process.
         return await self._metrics(is_optional=not self._tells_start, only=only)
 
