@@ -109,8 +109,11 @@ def with_clients(
     max_retries: int = 4,
 ) -> T:
     """What `do` gives with a client of each engine."""
+    found: list[
+        T
+    ] = []  # not what the task returns: asyncio.run spells that out as text, which takes longer than a verdict
 
-    async def main() -> T:
+    async def main() -> None:
         async with AsyncExitStack() as stack:
             clients = []
             for engine in engines:
@@ -124,9 +127,10 @@ def with_clients(
                 )
                 stack.push_async_callback(client.aclose)
                 clients.append(client)
-            return await do(clients)
+            found.append(await do(clients))
 
-    return asyncio.run(main())
+    asyncio.run(main())
+    return found[0]
 
 
 def warmed(
