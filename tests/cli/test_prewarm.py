@@ -84,7 +84,8 @@ def test_killed_after_a_third_and_run_again_computes_no_prompt_twice(releases: R
         assert report.verdict is Verdict.PASS
         assert (found.foreign_tokens, found.hit_rate_after) == (0, 1.0)
         assert found.resumed + found.sent == 12
-        assert found.resumed >= 3
+        # Seven requests came in, two of them the control's, and at most three were in flight.
+        assert found.resumed >= 2
         assert any("cut short" in note for note in report.notes)
         assert report.plan.blocks_needed is not None
         assert len(engine.computed) >= report.plan.blocks_needed
