@@ -12,7 +12,7 @@ CONCURRENCY = 8
 # Of each prompt, written in company, by either release: those that users' requests hit.
 ENTRIES = 2
 # Of each prompt, written in company by the new release: what the gate has written once more, for the noise floor and to
-# compare a suspect with. The gate writes up to 17 of a suspect's; a run draws them from these, with replacement.
+# rank users' own among. The gate may write many more of one prompt: a run draws them from these, with replacement.
 WRITTEN_AGAIN = 3
 
 SEED = 20261130
