@@ -3,9 +3,9 @@
 from kvrelease.report.diagnosis import diagnosis_blocks, next_line
 from kvrelease.report.document import Block, Cell, Document, Facts, Notes, Table, Verdict, number, share, word
 from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict
+from kvrelease.verify.distance import ENOUGH_CANDIDATES
 from kvrelease.verify.judge import VerifyReport
 from kvrelease.verify.noise import NoiseFloor
-from kvrelease.verify.power import ENOUGH_CANDIDATES
 
 
 def verify_document(found: VerifyReport) -> Document:

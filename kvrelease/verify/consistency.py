@@ -15,7 +15,7 @@ import msgspec
 
 from kvrelease.engines.base import Observation
 from kvrelease.verify.calibration import FOREIGN_BOUND_NATS
-from kvrelease.verify.distance import Distance, distance
+from kvrelease.verify.distance import ENOUGH_CANDIDATES, Distance, distance
 from kvrelease.verify.evidence import ProbeEvidence
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.peers import proven_by_rank
@@ -38,6 +38,9 @@ UNKNOWN_QUANTUM_NATS = 0.125
 # (docs/statistics.md): an entry differs for good by how it was written, so a smaller difference under one prefix alone
 # is no proof, however often it shows.
 WRITTEN_APART_NATS = 0.06
+
+# By how much larger it is over one to five candidates: of 18 pairs of entries 0.24 nats at most, over twenty 0.18.
+FEW_ARE_NOISIER = 1.4
 
 
 class ProbeVerdict(enum.StrEnum):
@@ -249,7 +252,8 @@ def _is_large(again: RepeatsResult, floor: NoiseFloor) -> bool:
     step = UNKNOWN_QUANTUM_NATS if floor.quantum is None else floor.quantum
     if again.largest_nats is None or again.largest_nats <= MORE_THAN_ONE_QUANTUM * step:
         return False
-    return again.excess > WRITTEN_APART_NATS
+    is_few = floor.candidates is not None and floor.candidates < ENOUGH_CANDIDATES
+    return again.excess > WRITTEN_APART_NATS * (FEW_ARE_NOISIER if is_few else 1.0)
 
 
 def _judgement(probe: ProbeEvidence, *, weighed: _Weighed, by_rank: Collection[str], replica: str) -> ProbeJudgement:

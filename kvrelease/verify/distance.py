@@ -29,6 +29,9 @@ ROUNDED_SHARE = 0.01
 # after 36 steps of fine-tuning (docs/statistics.md). Noise does not shrink with them.
 _SHARE_OF_FEW: Mapping[int, float] = {1: 0.49, 2: 0.66, 3: 0.69, 4: 0.77, 5: 0.81, 8: 0.96, 20: 1.0}
 
+# So many candidates tell nearly what twenty do.
+ENOUGH_CANDIDATES = 8
+
 # Nats by spelling, and by rank among candidates of one spelling; most probable first.
 _Figures = dict[tuple[str, int], float]
 

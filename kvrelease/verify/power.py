@@ -6,7 +6,7 @@ import statistics
 
 from kvrelease.verify.checks import Check, CheckId, CheckVerdict
 from kvrelease.verify.consistency import threshold_nats
-from kvrelease.verify.distance import cut_to, distance, share_of_few
+from kvrelease.verify.distance import ENOUGH_CANDIDATES, cut_to, distance, share_of_few
 from kvrelease.verify.evidence import Limits, PowerPair
 from kvrelease.verify.noise import NoiseFloor
 
@@ -18,9 +18,6 @@ MAX_BLIND_THRESHOLD_NATS = 0.25
 # The same, where production legs hit entries of unknown origin: then only a threshold below the staleness that a single
 # step of fine-tuning makes (median 0.054 nats, docs/statistics.md) lets "no difference" mean "not stale".
 MAX_FOREIGN_THRESHOLD_NATS = 0.02
-
-# So many tell nearly what twenty do (docs/statistics.md).
-ENOUGH_CANDIDATES = 8
 
 
 def stale_clean_distance(pairs: tuple[PowerPair, ...], *, candidates: int | None = None) -> float | None:

@@ -159,6 +159,14 @@ def test_a_difference_as_small_as_other_company_makes_is_no_proof_under_one_pref
     assert verdicts(stale_probe(shift=2 * (WRITTEN_APART_NATS + 0.005))) == [ProbeVerdict.STALE]
 
 
+@pytest.mark.parametrize(("candidates", "expected"), [(20, ProbeVerdict.STALE), (5, ProbeVerdict.SUSPECT)])
+def test_over_few_candidates_how_an_entry_was_written_moves_an_answer_more(
+    candidates: int, expected: ProbeVerdict
+) -> None:
+    found = stale_probe(shift=2 * (WRITTEN_APART_NATS + 0.005))
+    assert verdicts(found, floor=replace(QUIET, candidates=candidates)) == [expected]
+
+
 def test_without_a_measured_floor_nothing_is_proven_stale_and_nothing_that_differs_is_clean() -> None:
     found = judged(stale_probe(), floor=UNMEASURED)
     assert found[0].verdict is ProbeVerdict.SUSPECT
