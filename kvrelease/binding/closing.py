@@ -38,6 +38,7 @@ class Doubt(enum.Enum):
     """What a run has shown of the entries that a replica holds."""
 
     NONE = "nothing speaks against them"
+    ORIGIN = "they may be another rank's: nothing of this run is remembered, and nothing is forgotten"
     KEY_SPACE = "production's key space holds entries of others"
     PROCESS = "the process runs other weights"
 
@@ -71,7 +72,7 @@ def close_run(
         verdict: None for commands that judge nothing.
         reason: one sentence.
         doubt_of: what is in doubt of a replica: nothing in doubt is remembered as the release's own, and what was
-            remembered before is forgotten, or it would explain stale hits later.
+            remembered before is forgotten, or it would explain stale hits later (but for an origin in doubt).
 
     Returns:
         The fault of a ledger that could not be written; the run's own result stands.
@@ -79,9 +80,9 @@ def close_run(
     try:
         for replica in replicas:
             doubt = doubt_of(replica)
-            if doubt is not Doubt.PROCESS:
+            if doubt in (Doubt.NONE, Doubt.KEY_SPACE):
                 replica.observer.remember()
-            if doubt is not Doubt.NONE and replica.identity.process is not None:
+            if doubt in (Doubt.KEY_SPACE, Doubt.PROCESS) and replica.identity.process is not None:
                 ledger.forget(
                     replica=replica.identity.url,
                     process=replica.identity.process,

@@ -29,6 +29,27 @@ class RankProof(enum.StrEnum):
     IGNORED = "ignored"
     UNPROVEN = "not proven"
 
+    @property
+    def finding(self) -> str:
+        """What it says, one clause."""
+        return _FINDINGS[self]
+
+    @property
+    def hint(self) -> str | None:
+        """What to do about it; None where nothing is to be done."""
+        return _HINTS.get(self)
+
+
+_FINDINGS = {
+    RankProof.PROVEN: "requests for this rank reach it, by its own counters",
+    RankProof.IGNORED: "requests for a rank do not reach it, by the counters of the ranks",
+    RankProof.UNPROVEN: "it is not proven that requests for this rank reach it",
+}
+_HINTS = {
+    RankProof.IGNORED: "a proxy may drop X-data-parallel-rank; give each rank a URL of its own, or --data-parallel off",
+    RankProof.UNPROVEN: "open /metrics, and run while no other traffic is on the engine",
+}
+
 
 async def prove_ranks(replicas: Sequence[Replica]) -> tuple[RankProof | None, ...]:
     """Whether requests for each replica's rank reach it, by the counters of that rank; None where it has no rank.
@@ -55,17 +76,14 @@ async def prove_ranks(replicas: Sequence[Replica]) -> tuple[RankProof | None, ..
 
 def rank_fault(replica: Replica, proof: RankProof | None) -> Fault | None:
     """What a proof that failed leaves open; None where nothing is."""
-    shown = replica.identity.shown
-    match proof:
-        case None | RankProof.PROVEN:
-            return None
-        case RankProof.IGNORED:
-            message = "requests for a rank do not reach it, by the counters of the ranks"
-            hint = "a proxy may drop X-data-parallel-rank; give each rank a URL of its own, or --data-parallel off"
-        case RankProof.UNPROVEN:
-            message = "it is not proven that requests for this rank reach it"
-            hint = "open /metrics, and run while no other traffic is on the engine"
-    return Fault(where=shown, exit_code=int(ExitCode.INCONCLUSIVE), message=message, hint=hint)
+    if proof is None or proof is RankProof.PROVEN:
+        return None
+    return Fault(
+        where=replica.identity.shown,
+        exit_code=int(ExitCode.INCONCLUSIVE),
+        message=proof.finding,
+        hint=proof.hint,
+    )
 
 
 async def _of_server(ranks: Sequence[Replica]) -> RankProof:

@@ -96,7 +96,11 @@ def _add_report(page: _Page, report: VerifyReport) -> None:
     page.add("noise_floor_pairs", "clean pairs that the noise floor was measured on", floor.pairs)
     threshold = None if floor.max is None else threshold_nats(floor)
     page.add("threshold_nats", "distance above which a probe is suspect", threshold)
-    page.add("stale_share_upper", "the share of stale requests that the run does not exclude", report.stale.upper)
+    page.add(
+        "stale_share_upper",
+        "the share of stale requests that the run does not exclude, on the worst replica",
+        report.stale.upper,
+    )
     page.add("requests", "requests that the run sent", report.cost.requests)
     page.add("retries", "requests that the run sent again", report.cost.retries)
     page.add("prompt_tokens", "prompt tokens of those requests, where told", report.cost.tokens)

@@ -4,7 +4,7 @@ from kvrelease.report.diagnosis import diagnosis_blocks, next_line
 from kvrelease.report.document import Block, Cell, Document, Facts, Notes, Table, Verdict, number, share, word
 from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict
 from kvrelease.verify.distance import ENOUGH_CANDIDATES
-from kvrelease.verify.judge import VerifyReport
+from kvrelease.verify.judge import StaleShare, VerifyReport
 from kvrelease.verify.noise import NoiseFloor
 
 
@@ -24,7 +24,7 @@ def verify_document(found: VerifyReport) -> Document:
                     f"{found.claim.population} meet a stale prefix",
                 ),
                 ("probes", f"{len(found.probes)} on {found.prefixes} shared prefixes"),
-                ("stale", f"{stale.count} of {stale.of} ({share(stale.lower)} to {share(stale.upper)})"),
+                ("stale", _stale_share(stale)),
                 (
                     "noise floor",
                     _noise_floor(floor),
@@ -69,6 +69,12 @@ def _noise_floor(floor: NoiseFloor) -> str:
     )
 
 
+def _stale_share(found: StaleShare) -> str:
+    suspect = f", {found.suspect} more suspect" if found.suspect else ""
+    where = f", on {found.replica}" if found.replica is not None else ""
+    return f"{found.count} of {found.of}{suspect} ({share(found.lower)} to {share(found.upper)}){where}"
+
+
 def _cost(found: VerifyReport) -> str:
     cost = found.cost
     each = f" ({cost.requests / len(found.probes):.1f} for each probe)" if found.probes else ""
@@ -81,10 +87,12 @@ def _cost(found: VerifyReport) -> str:
 
 def history_line(found: VerifyReport, *, run: int) -> str:
     """One run of a watch in one line: verdict, size, and the claim or the reason, which are this run's alone."""
-    stale = found.stale
-    suspect = sum(probe.verdict is ProbeVerdict.SUSPECT for probe in found.probes)
+    stale, suspect = (
+        sum(probe.verdict is verdict for probe in found.probes)
+        for verdict in (ProbeVerdict.STALE, ProbeVerdict.SUSPECT)
+    )
     return (
-        f"run {run}, {found.created:%Y-%m-%d %H:%M:%S} UTC: {word(str(found.verdict)).text}, {stale.count} stale and "
+        f"run {run}, {found.created:%Y-%m-%d %H:%M:%S} UTC: {word(str(found.verdict)).text}, {stale} stale and "
         f"{suspect} suspect of {len(found.probes)} probes, {found.cost.requests} requests, {found.cost.seconds:.1f} s: "
         f"{found.reason}"
     )

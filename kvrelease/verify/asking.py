@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from kvrelease.binding.observe import Leg
-from kvrelease.verify.consistency import is_proven, is_suspect, needs_ranks, suspicion, threshold_nats
+from kvrelease.verify.consistency import is_gone, is_proven, is_suspect, needs_ranks, suspicion, threshold_nats
 from kvrelease.verify.evidence import ProbeEvidence, Repeats
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.peers import PEERS, can_prove, representatives, stands_apart, stays_apart
@@ -62,20 +62,26 @@ def repeats_to_ask(probes: Sequence[ProbeEvidence], *, floor: NoiseFloor) -> Gen
         if is_over and suspect.prefix in asked:
             return
         asked.add(suspect.prefix)
-        repeats = yield from _asked_again(suspect.id, threshold=threshold_nats(floor))
+        repeats = yield from _asked_again(suspect, floor=floor)
         is_over = is_over or is_proven(msgspec.structs.replace(suspect, repeats=repeats), floor)
 
 
-def _asked_again(probe: str, *, threshold: float) -> Generator[Ask, Leg, Repeats]:
-    """Fresh legs of both kinds, in turns; half as many where the difference is gone."""
-    order = random.Random(probe)  # noqa: S311 - so that a run can be followed; nothing secret hangs on it
+def _asked_again(suspect: ProbeEvidence, *, floor: NoiseFloor) -> Generator[Ask, Leg, Repeats]:
+    """Asks for fresh legs of both kinds, in turns; for half as many where the difference is gone.
+
+    Args:
+        suspect: with its screening and reference legs.
+        floor: of the same run.
+    """
+    order = random.Random(suspect.id)  # noqa: S311 - so that a run can be followed; nothing secret hangs on it
     legs: dict[LegKind, tuple[Leg, ...]] = dict.fromkeys(LegKind, ())
     repeats = Repeats()
     for _ in range(REPEATS):
         for kind in order.sample(tuple(LegKind), 2):
-            legs[kind] += ((yield Ask(probe=probe, kind=kind)),)
+            legs[kind] += ((yield Ask(probe=suspect.id, kind=kind)),)
         repeats = Repeats(production=legs[LegKind.PRODUCTION], clean=legs[LegKind.CLEAN])
-        if is_let_go(repeats, threshold=threshold):
+        shows_no_more = is_let_go(repeats, threshold=threshold_nats(floor))
+        if shows_no_more and is_gone(msgspec.structs.replace(suspect, repeats=repeats), floor):
             break
     return repeats
 

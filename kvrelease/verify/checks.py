@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kvrelease.binding.hits import CLEAN_UP
-from kvrelease.binding.observe import Witness
+from kvrelease.binding.hits import CLEAN_UP, Unattributed
+from kvrelease.binding.observe import Leg, Witness
 from kvrelease.engines.base import Observation
 from kvrelease.verify.claim import probes_needed, provable_share
 from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict, threshold_nats
-from kvrelease.verify.evidence import Limits, ReplicaEvidence
+from kvrelease.verify.evidence import BindingEvidence, Limits, ReplicaEvidence
 from kvrelease.verify.noise import NoiseFloor
 
 # Fewer generated tokens than this, all the same, are an answer; so many are a broken model.
@@ -36,6 +36,7 @@ class CheckId(enum.StrEnum):
     """What is asked; the order is the order of the report."""
 
     IDENTITY = "identity"
+    RANK = "rank"
     RESPONSE_CACHE = "response-cache"
     FIRST_TOUCH = "first-touch"
     CONTROL = "control"
@@ -59,7 +60,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
         id: what was asked.
         verdict: the outcome.
         detail: what was found, and on failure what the operator does next.
-        replica: URL, None for checks over all replicas.
+        replica: which one, as people read it (`EngineIdentity.shown`); None for checks over all replicas.
     """
 
     id: CheckId
@@ -76,7 +77,7 @@ def space_name(key_space: str | None) -> str:
 def check_first_touch(replica: ReplicaEvidence, *, limits: Limits, key_space: str | None) -> Check:
     """Did the production legs hit anything that this release did not compute itself?"""
     verdict, detail = _first_touch(replica, limits=limits, space=space_name(key_space))
-    return Check(id=CheckId.FIRST_TOUCH, verdict=verdict, detail=detail, replica=replica.identity.url)
+    return Check(id=CheckId.FIRST_TOUCH, verdict=verdict, detail=detail, replica=replica.identity.shown)
 
 
 def _first_touch(replica: ReplicaEvidence, *, limits: Limits, space: str) -> tuple[CheckVerdict, str]:
@@ -106,14 +107,19 @@ def _first_touch(replica: ReplicaEvidence, *, limits: Limits, space: str) -> tup
             if legs
             else "no production leg was sent"
         )
-    if any(leg.foreign_tokens is None for leg in legs):
-        return CheckVerdict.NOTE, (
-            f"{cached} cached tokens that cannot be attributed, because the server does not tell token ids; "
-            "consistency decides"
-        )
+    if unattributed := [leg for probe in replica.probes for leg in probe.production if leg.foreign_tokens is None]:
+        return CheckVerdict.NOTE, f"{_unattributed(unattributed)}{f'; {found}' if foreign else ''}; consistency decides"
     if foreign:
         return CheckVerdict.NOTE, f"{found} as far as the ledger knows; their origin is unknown: consistency decides"
     return CheckVerdict.PASS, f"no foreign hit in {len(legs)} production legs ({space}, {cached} cached)"
+
+
+def _unattributed(legs: Sequence[Leg]) -> str:
+    """How much was hit of which nobody can say whose it is, and why."""
+    tokens = sum(leg.cached_tokens or 0 for leg in legs)
+    doubts = sorted({str(leg.doubt) for leg in legs if leg.doubt not in (None, Unattributed.NO_IDS)})
+    why = f"it is not known whose they are ({', '.join(doubts)})" if doubts else "the server does not tell token ids"
+    return f"{tokens} cached tokens in {len(legs)} production legs cannot be attributed, because {why}"
 
 
 _MISS_CAUSES = (
@@ -127,7 +133,7 @@ def check_control(replica: ReplicaEvidence) -> Check:
     """Can the cache hit at all?"""
 
     def check(verdict: CheckVerdict, detail: str) -> Check:
-        return Check(id=CheckId.CONTROL, verdict=verdict, detail=detail, replica=replica.identity.url)
+        return Check(id=CheckId.CONTROL, verdict=verdict, detail=detail, replica=replica.identity.shown)
 
     control = replica.control
     if control is None:
@@ -143,8 +149,7 @@ def check_control(replica: ReplicaEvidence) -> Check:
     if not second.hits_mostly:
         return check(
             CheckVerdict.INCONCLUSIVE,
-            f"a unique prompt of {second.prompt_tokens} tokens, sent twice, did not hit. Likely causes: "
-            + "; ".join(replica.identity.capabilities.miss_causes or _MISS_CAUSES),
+            f"a unique prompt of {second.prompt_tokens} tokens, sent twice, did not hit. {_causes_of_a_miss(replica)}",
         )
     if second.witness is Witness.USAGE and control.counted_hits == 0:
         return check(
@@ -156,6 +161,13 @@ def check_control(replica: ReplicaEvidence) -> Check:
         f"a unique prompt of {second.prompt_tokens} tokens, sent twice, hit {second.cached_tokens}"
         + (f"; counters agree ({control.counted_hits:.0f})" if control.counted_hits else ""),
     )
+
+
+def _causes_of_a_miss(replica: ReplicaEvidence) -> str:
+    abilities = replica.identity.capabilities
+    if abilities.why_nothing_is_cached is not None:
+        return f"The engine itself says why: {abilities.why_nothing_is_cached}"
+    return f"Likely causes: {'; '.join(abilities.miss_causes or _MISS_CAUSES)}"
 
 
 class BindingResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,14 +207,23 @@ def binding_result(replica: ReplicaEvidence) -> BindingResult:
             proof=f"a nonce prompt under a fresh salt hit {miss.cached_tokens} tokens: the engine ignores the salt",
         )
     if not hit.hits_mostly:
-        return BindingResult(
-            bound=False, proof="a nonce prompt sent inside the namespace did not hit when sent as production"
-        )
+        return _unbound(replica, evidence)
     return BindingResult(
         bound=True,
         proof=f"a nonce prompt of {hit.prompt_tokens} tokens sent inside the namespace hit {hit.cached_tokens} as "
         f"production, {miss.cached_tokens} under a fresh salt",
     )
+
+
+def _unbound(replica: ReplicaEvidence, evidence: BindingEvidence) -> BindingResult:
+    """What it says that production did not hit a prompt of the namespace: nothing, where nothing hits anyhow."""
+    found = "a nonce prompt sent inside the namespace did not hit when sent as production"
+    if evidence.as_production.key_space == evidence.inside.key_space:
+        return BindingResult(bound=None, proof=f"{found}, which is the same request: nothing tells whose a hit is")
+    control = replica.control
+    if control is None or not control.legs[1].hits_mostly:
+        return BindingResult(bound=None, proof=f"{found}, and neither did the control: nothing tells whose a hit is")
+    return BindingResult(bound=False, proof=found)
 
 
 def check_binding(
@@ -229,7 +250,7 @@ def check_binding(
         verdict = CheckVerdict.NOTE
         known = "not known" if result.bound is None else "not bound"
         detail = f"{known}: {result.proof}. Judged: the {space_name(production_salt)} key space, which users get"
-    return Check(id=CheckId.BINDING, verdict=verdict, detail=detail, replica=replica.identity.url)
+    return Check(id=CheckId.BINDING, verdict=verdict, detail=detail, replica=replica.identity.shown)
 
 
 def _misspelt(stray_fields: tuple[str, ...]) -> str:
@@ -241,6 +262,9 @@ def _misspelt(stray_fields: tuple[str, ...]) -> str:
     )
 
 
+_ASK_AGAIN = (
+    "verify again on a quiet engine, and each process and rank behind this URL by itself (--replicas takes ranks)"
+)
 _ASK_FOR_THEM = (
     "have the server answer with log-probabilities (some gateways drop `logprobs` and `top_logprobs`: name the "
     "engine's own URL), and verify again"
@@ -282,7 +306,7 @@ def check_consistency(
         return check(
             CheckVerdict.INCONCLUSIVE,
             f"{len(suspect)} probes differ from their clean twins, which proves nothing yet ({suspect[0].detail}); "
-            + ("verify again on a quiet engine" if tells_candidates(suspect, floor) else _ASK_FOR_THEM),
+            + (_ASK_AGAIN if tells_candidates(suspect, floor) else _ASK_FOR_THEM),
         )
     needed = probes_needed(stale_below=limits.stale_below, confidence=limits.confidence)
     if len(judgements) < needed:
@@ -312,7 +336,7 @@ def check_degenerate(replica: ReplicaEvidence) -> Check:
     if not replica.probes:
         detail = "no production leg was sent"
         return Check(
-            id=CheckId.DEGENERATE, verdict=CheckVerdict.INCONCLUSIVE, detail=detail, replica=replica.identity.url
+            id=CheckId.DEGENERATE, verdict=CheckVerdict.INCONCLUSIVE, detail=detail, replica=replica.identity.shown
         )
     faults = {
         probe.id: fault for probe in replica.probes if (fault := _fault(probe.production[0].observation)) is not None
@@ -322,13 +346,13 @@ def check_degenerate(replica: ReplicaEvidence) -> Check:
     else:
         shown = ", ".join(f"{name} ({fault})" for name, fault in list(faults.items())[:5])
         verdict, detail = CheckVerdict.FAIL, f"{len(faults)} of {len(replica.probes)} answers are degenerate: {shown}"
-    return Check(id=CheckId.DEGENERATE, verdict=verdict, detail=detail, replica=replica.identity.url)
+    return Check(id=CheckId.DEGENERATE, verdict=verdict, detail=detail, replica=replica.identity.shown)
 
 
 def check_residency(replica: ReplicaEvidence) -> Check:
     """Is what was warm before the run still resident after it? Never more than a note where it is not."""
     verdict, detail = _residency(replica)
-    return Check(id=CheckId.RESIDENCY, verdict=verdict, detail=detail, replica=replica.identity.url)
+    return Check(id=CheckId.RESIDENCY, verdict=verdict, detail=detail, replica=replica.identity.shown)
 
 
 def _residency(replica: ReplicaEvidence) -> tuple[CheckVerdict, str]:
@@ -355,22 +379,24 @@ def _residency(replica: ReplicaEvidence) -> tuple[CheckVerdict, str]:
     return CheckVerdict.PASS, found
 
 
-def check_replicas(verdicts: dict[str, CheckVerdict], *, mixed: tuple[str, ...], unjudged: Sequence[str] = ()) -> Check:
+def check_replicas(
+    verdicts: Sequence[tuple[str, CheckVerdict]], *, mixed: tuple[str, ...], unjudged: Sequence[str] = ()
+) -> Check:
     """Does every replica pass, and do all run the same release?
 
     Args:
-        verdicts: by URL.
-        mixed: URLs of those that run other weights than the rest.
+        verdicts: of each replica; two of one name (ranks behind one URL, say) count by themselves.
+        mixed: those that run other weights than the rest.
         unjudged: what is known of those that nobody could ask, or that came meanwhile.
     """
-    failed = [url for url, verdict in verdicts.items() if verdict is CheckVerdict.FAIL]
+    failed = [replica for replica, verdict in verdicts if verdict is CheckVerdict.FAIL]
     if mixed:
         return Check(
             id=CheckId.REPLICAS, verdict=CheckVerdict.FAIL, detail=f"other weights than the rest: {', '.join(mixed)}"
         )
     if failed:
         return Check(id=CheckId.REPLICAS, verdict=CheckVerdict.FAIL, detail=f"failed: {', '.join(failed)}")
-    unsure = [url for url, verdict in verdicts.items() if verdict is CheckVerdict.INCONCLUSIVE]
+    unsure = [replica for replica, verdict in verdicts if verdict is CheckVerdict.INCONCLUSIVE]
     if unsure or unjudged:
         parts = [f"inconclusive: {', '.join(unsure)}"] if unsure else []
         parts += [f"not judged: {'; '.join(unjudged)}"] if unjudged else []

@@ -9,17 +9,18 @@ sizes, error rates: docs/statistics.md.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from kvrelease.engines.base import Observation
 from kvrelease.verify.calibration import FOREIGN_BOUND_NATS
+from kvrelease.verify.clearing import NOISE_MARGIN, largest_among, legs_of_the_same
 from kvrelease.verify.distance import ENOUGH_CANDIDATES, Distance, distance
-from kvrelease.verify.evidence import ProbeEvidence
+from kvrelease.verify.evidence import ProbeEvidence, untainted
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.peers import proven_by_rank
-from kvrelease.verify.repeats import LEGS_THAT_CLEAR, RepeatsResult, repeats_result
+from kvrelease.verify.repeats import LEGS_THAT_CLEAR, RepeatsResult, in_turn, repeats_result
 
 # With a dozen probes against two dozen clean pairs, one production distance in three runs would top the largest clean
 # one by chance alone; three times the largest was topped in none of the clean runs of docs/statistics.md.
@@ -70,7 +71,7 @@ class ProbeJudgement(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         id: of the prompt.
-        replica: URL.
+        replica: which one (`EngineIdentity.shown`).
         prefix: the shared prefix it belongs to.
         verdict: `suspect` means a difference that was not repeated, or not enough on its own.
         detail: why, one sentence.
@@ -121,10 +122,10 @@ def widened(floor: NoiseFloor, *, to_threshold: float) -> NoiseFloor:
 
 def clean_twin(probe: ProbeEvidence, index: int) -> Observation | None:
     """The reference observation that is like production leg `index`: a clean hit for a hit, the cold one for a miss."""
-    is_miss = probe.production[index].cached_tokens == 0
-    if probe.cold is not None and (is_miss or not probe.clean):
+    is_miss, clean = probe.production[index].cached_tokens == 0, untainted(probe.clean)
+    if probe.cold is not None and (is_miss or not clean):
         return probe.cold.observation
-    return probe.clean[0].observation if probe.clean else None
+    return clean[0].observation if clean else None
 
 
 def leg_distances(probe: ProbeEvidence) -> tuple[Distance, ...]:
@@ -154,6 +155,11 @@ def is_proven(probe: ProbeEvidence, floor: NoiseFloor) -> bool:
     return _weighed(probe, floor).strength is _Strength.PROVEN
 
 
+def is_gone(probe: ProbeEvidence, floor: NoiseFloor) -> bool:
+    """Whether the difference shows in none of a suspect's fresh legs, and more of them would say no more."""
+    return _weighed(probe, floor).strength in (_Strength.CLEARED, _Strength.GONE, _Strength.BLUNT)
+
+
 def needs_ranks(probes: Sequence[ProbeEvidence], floor: NoiseFloor) -> bool:
     """Whether a difference reproduces that proves nothing on its own, and none is proven."""
     found = {_weighed(probe, floor).strength for probe in probes if probe.repeats.production}
@@ -168,14 +174,31 @@ def judge_probes(
     Args:
         probes: the evidence.
         floor: of the same run.
-        replica: URL, for the report.
+        replica: which one, for the report.
         capacity_tokens: of its cache, which limits how many entries are written again; None where it is not told.
     """
     ranked = proven_by_rank(probes, threshold=threshold_nats(floor), capacity_tokens=capacity_tokens)
     by_rank = {probe.id for probe in ranked}
-    return tuple(
-        _judgement(probe, weighed=_weighed(probe, floor), by_rank=by_rank, replica=replica) for probe in probes
-    )
+    weighed = _within_the_error_rate({probe.id: _weighed(probe, floor) for probe in probes}, probes, floor=floor)
+    return tuple(_judgement(probe, weighed=weighed[probe.id], by_rank=by_rank, replica=replica) for probe in probes)
+
+
+def _within_the_error_rate(
+    weighed: Mapping[str, _Weighed], probes: Sequence[ProbeEvidence], *, floor: NoiseFloor
+) -> dict[str, _Weighed]:
+    """The same, with so many suspects tested as the error rate is shared among: the worst by their screening legs.
+
+    An engine that a reference leg heals has repeats of all. Letting one go is no test, and is not counted.
+    """
+    suspects = [probe for probe in probes if probe.repeats.production and probe.repeats.clean]
+    suspects = [probe for probe in suspects if is_suspect(probe, floor)]
+    tested = {probe.id for probe in in_turn(sorted(suspects, key=suspicion, reverse=True))}
+    return {
+        name: msgspec.structs.replace(one, strength=_Strength.UNTESTED)
+        if one.strength is _Strength.PROVEN and name not in tested
+        else one
+        for name, one in weighed.items()
+    }
 
 
 class _Strength(enum.Enum):
@@ -185,12 +208,15 @@ class _Strength(enum.Enum):
     BLUNT = "equal texts, which prove nothing: the server gives no log-probabilities"
     NONE = "within the noise floor"
     CLEARED = "above the noise floor once, and in none of the legs that were asked again"
+    GONE = "by more than noise was seen to make, and only once: another cache answered, or entries that are gone by now"
+    ELSEWHERE = "once, and what was asked again did not hit what that request had hit, so it says nothing of it"
     UNREPEATED = "suspect, not repeated"
     FLEETING = "above the noise floor in some legs and not in others"
     GROUNDLESS = "reproduced, but no clean pair tells how large noise is here"
     UNLIKE = "reproduced, but production hits where every clean leg missed, and hits may differ from misses by as much"
     REPRODUCED = "reproduced, and too small to be told from how an entry was written"
     TEXT = "another text in every fresh leg, and no log-probabilities that tell by how much"
+    UNTESTED = "differs when asked again too, and was not tested: so many others differ more"
     PROVEN = "reproduced, beyond noise"
 
 
@@ -216,13 +242,28 @@ def _weighed(probe: ProbeEvidence, floor: NoiseFloor) -> _Weighed:
     if not any(one.is_above(threshold) for one in found):
         strength = _Strength.BLUNT if any(one.nats is None for one in found) else _Strength.NONE
         return _Weighed(strength=strength, distances=found)
-    if not probe.repeats.production or not probe.repeats.clean:
+    repeats = msgspec.structs.replace(probe.repeats, clean=untainted(probe.repeats.clean))
+    if not repeats.production or not repeats.clean:
         return _Weighed(strength=_Strength.UNREPEATED, distances=found)
-    again = repeats_result(probe.repeats, threshold=threshold)
+    again = repeats_result(repeats, threshold=threshold)
     strength = _strength_of_repeats(again, floor)
+    if strength is _Strength.CLEARED:
+        strength = _whether_cleared(probe, found, threshold=threshold)
     if strength in (_Strength.PROVEN, _Strength.REPRODUCED) and _is_unlike(probe) and again.excess < FOREIGN_BOUND_NATS:
         strength = _Strength.UNLIKE
     return _Weighed(strength=strength, distances=found, again=again)
+
+
+def _whether_cleared(probe: ProbeEvidence, found: Sequence[Distance], *, threshold: float) -> _Strength:
+    """Whether fresh legs that show no difference clear a suspect, or met something else than what made it one."""
+    pairs = zip(probe.production, found, strict=True)
+    above = [(leg, one) for leg, one in pairs if one.is_above(threshold)]
+    most = max(NOISE_MARGIN * threshold, largest_among(probe.repeats.clean))
+    # What is told by its text, or by candidates of which no two are the same, has no size to compare with noise.
+    if not all(one.nats is not None and one.shared and one.nats <= most for _, one in above):
+        return _Strength.GONE
+    of_the_same = legs_of_the_same(probe.repeats.production, [leg for leg, _ in above])
+    return _Strength.CLEARED if of_the_same >= LEGS_THAT_CLEAR else _Strength.ELSEWHERE
 
 
 def _is_unlike(probe: ProbeEvidence) -> bool:
@@ -290,11 +331,14 @@ _VERDICTS = {
     _Strength.BLUNT: ProbeVerdict.UNJUDGED,
     _Strength.NONE: ProbeVerdict.CLEAN,
     _Strength.CLEARED: ProbeVerdict.CLEAN,
+    _Strength.GONE: ProbeVerdict.SUSPECT,
+    _Strength.ELSEWHERE: ProbeVerdict.SUSPECT,
     _Strength.UNREPEATED: ProbeVerdict.SUSPECT,
     _Strength.FLEETING: ProbeVerdict.SUSPECT,
     _Strength.GROUNDLESS: ProbeVerdict.SUSPECT,
     _Strength.UNLIKE: ProbeVerdict.SUSPECT,
     _Strength.TEXT: ProbeVerdict.SUSPECT,
+    _Strength.UNTESTED: ProbeVerdict.SUSPECT,
     _Strength.REPRODUCED: ProbeVerdict.SUSPECT,
     _Strength.PROVEN: ProbeVerdict.STALE,
 }

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kvrelease.verify.checks import Check, CheckId, CheckVerdict
-from kvrelease.verify.evidence import Evidence
+from kvrelease.verify.evidence import Evidence, ProbeEvidence, ReplicaEvidence
 
 _UNPROVEN = {
     CheckId.IDENTITY: "whether the engine runs this release at all: it was compared with itself. Name --golden, or "
     "--release as a model directory",
+    CheckId.RANK: "each rank of an engine by itself: it was asked as a whole, and its ranks have caches of their own. "
+    "Name --data-parallel auto",
     CheckId.POWER: "whether staleness would show on these prompts. Name --release and --old-release as directories",
     CheckId.RESPONSE_CACHE: "whether something in front of the engine answered in its place",
     CheckId.RESIDENCY: "whether what was warm before the run still is",
@@ -20,6 +22,22 @@ def not_covered(evidence: Evidence, checks: Iterable[Check]) -> tuple[str, ...]:
     """What was asked of nobody, or could not be told; one clause each, with what it would take."""
     open_checks = {check.id for check in checks if check.verdict is CheckVerdict.NOTE}
     found = [sentence for name, sentence in _UNPROVEN.items() if name in open_checks]
+    if unseen := sum(map(_asked_once, evidence.replicas)):
+        found.append(
+            f"what {unseen} shared prefixes that hit nothing at first give to those who ask later: only some are asked "
+            "again, and a tier below may answer late. Verify again"
+        )
     if evidence.replicas and not any(one.old_pairs or one.old_identity_pairs for one in evidence.replicas):
         found.append("whether an answer that differs is the old release's. Name --baseline, or --old-release")
     return tuple(found)
+
+
+def _asked_once(replica: ReplicaEvidence) -> int:
+    """Shared prefixes whose first request hit nothing, and which the end of the run did not look at again."""
+    if replica.identity.capabilities.reference_heals:
+        return 0  # each is asked again at once
+    first: dict[str, ProbeEvidence] = {}
+    for probe in replica.probes:
+        first.setdefault(probe.prefix, probe)
+    looked_at = {probe.prefix for probe in replica.probes if len(probe.production) > 1}
+    return sum(probe.production[0].cached_tokens == 0 and prefix not in looked_at for prefix, probe in first.items())

@@ -61,7 +61,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """What is wrong on one replica, and what to do.
 
     Attributes:
-        replica: its URL.
+        replica: which one (`EngineIdentity.shown`).
         prefixes: the worst first; none where only the run's own hits are wrong (`reuse`).
         cause: of stale answers, as far as an emptied cache, `identity` or `reuse` told.
         next_steps: in the order to take them.
@@ -126,7 +126,7 @@ def diagnosis_of(
         tells_candidates=tells_candidates(judgements, floor),
         tiers=frozenset(tier for prefix in prefixes for tier in prefix.tiers),
     )
-    return Diagnosis(replica=replica.identity.url, cause=cause, prefixes=prefixes, next_steps=next_steps(situation))
+    return Diagnosis(replica=replica.identity.shown, cause=cause, prefixes=prefixes, next_steps=next_steps(situation))
 
 
 def searched_prefixes(replica: ReplicaEvidence) -> tuple[StalePrefix, ...]:

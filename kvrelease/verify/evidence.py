@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 
 import msgspec
 
 from kvrelease.artifacts import Artifact, Fault, ReleaseRef
 from kvrelease.binding.observe import Leg
+from kvrelease.binding.ranks import RankProof
 from kvrelease.engines.base import Counters, EngineIdentity, Observation
 
 
@@ -27,6 +29,7 @@ class RungOutcome(enum.StrEnum):
     USED = "used"
     GIVEN_UP = "given up"
     UNNEEDED = "not needed"
+    UNTRIED = "not tried"
     LACKING = "not there"
     NOT_ASKED_FOR = "not asked for"
 
@@ -106,6 +109,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     requires_power: bool = False
 
 
+def untainted(legs: Iterable[Leg]) -> tuple[Leg, ...]:
+    """Reference legs without those that hit entries which nobody of ours made: such a leg is as stale as users' are.
+
+    A layer that ignores salts now and then answers them. A hit of unknown origin counts as the run's own: a cold leg in
+    the same key space was proved cold before it.
+    """
+    return tuple(leg for leg in legs if not leg.foreign_tokens)
+
+
 class Repeats(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked again of a probe, apart from what made it a suspect.
 
@@ -155,11 +167,19 @@ class ProbeEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExposureEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """One probe sent into a key space that production does not use, and clients may still reach."""
+    """One probe sent into a key space that production does not use, and clients may still reach.
+
+    Attributes:
+        key_space: the salt, None for unsalted.
+        probe: which one.
+        leg: its answer there.
+        repeats: of the worst suspicious one of a key space: more legs there, and as many of its clean twin.
+    """
 
     key_space: str | None
     probe: str
     leg: Leg
+    repeats: Repeats = Repeats()
 
 
 class BindingEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -306,6 +326,7 @@ class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
         in_process: the prompts of those, in process; empty without both releases.
         allows_flush: the user permitted to empty its cache.
         rechecks: stale probes, asked again after that; the flush's own probe first.
+        rank_proof: whether requests for its rank reach it; None where it is no rank, or the run ended before.
     """
 
     identity: EngineIdentity
@@ -334,6 +355,7 @@ class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
     in_process: tuple[InProcessAnswers, ...] = ()
     allows_flush: bool = False
     rechecks: tuple[Recheck, ...] = ()
+    rank_proof: RankProof | None = None
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):

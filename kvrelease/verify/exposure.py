@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 import msgspec
+from msgspec.structs import replace
 
-from kvrelease.binding.observe import Leg
+from kvrelease.binding.observe import Leg, total
 from kvrelease.verify.checks import Check, CheckId, CheckVerdict, space_name
-from kvrelease.verify.consistency import threshold_nats
-from kvrelease.verify.distance import distance
-from kvrelease.verify.evidence import ExposureEvidence, ReplicaEvidence
+from kvrelease.verify.consistency import ProbeVerdict, is_suspect, judge_probes, suspicion
+from kvrelease.verify.evidence import ExposureEvidence, ProbeEvidence, ReplicaEvidence
 from kvrelease.verify.noise import NoiseFloor
 
 
@@ -19,12 +20,19 @@ class SpaceVerdict(enum.StrEnum):
     """What a key space would serve."""
 
     STALE = "stale"
+    SUSPECT = "suspect"
     UNKNOWN = "unknown"
     CLEAN = "clean"
     COLD = "cold"
 
 
-_WORST_FIRST = (SpaceVerdict.STALE, SpaceVerdict.UNKNOWN, SpaceVerdict.CLEAN, SpaceVerdict.COLD)
+_WORST_FIRST = (
+    SpaceVerdict.STALE,
+    SpaceVerdict.SUSPECT,
+    SpaceVerdict.UNKNOWN,
+    SpaceVerdict.CLEAN,
+    SpaceVerdict.COLD,
+)
 
 
 class ExposureResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,35 +51,54 @@ class ExposureResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def exposure_results(replica: ReplicaEvidence, *, floor: NoiseFloor) -> tuple[ExposureResult, ...]:
     """[key spaces] probed besides production's."""
-    probes = {probe.id: probe for probe in replica.probes}
     spaces: dict[str | None, list[ExposureEvidence]] = {}
     for one in replica.exposure:
         spaces.setdefault(one.key_space, []).append(one)
     results = []
     for key_space, found in spaces.items():
-        legs: list[Leg] = [one.leg for one in found]
-        verdicts = [_exposure_verdict(one, probes[one.probe].cold, probes[one.probe].clean, floor) for one in found]
+        verdicts = _verdicts(found, replica, floor=floor)
         worst = next(verdict for verdict in _WORST_FIRST if verdict in verdicts)
-        cached = [leg.cached_tokens for leg in legs]
-        total = None if any(tokens is None for tokens in cached) else sum(tokens or 0 for tokens in cached)
-        results.append(ExposureResult(key_space=key_space, cached_tokens=total, verdict=worst))
+        cached = total([one.leg.cached_tokens for one in found])
+        results.append(ExposureResult(key_space=key_space, cached_tokens=cached, verdict=worst))
     return tuple(results)
 
 
-def _exposure_verdict(
-    one: ExposureEvidence, cold: Leg | None, clean: tuple[Leg, ...], floor: NoiseFloor
-) -> SpaceVerdict:
-    if one.leg.cached_tokens is None:
-        return SpaceVerdict.UNKNOWN
-    if one.leg.cached_tokens == 0:
-        return SpaceVerdict.COLD
-    twin = clean[0] if clean else cold
-    if twin is None:
-        return SpaceVerdict.UNKNOWN
-    found = distance(one.leg.observation, twin.observation)
-    if found.nats is None:
-        return SpaceVerdict.UNKNOWN if found.first_divergence is None else SpaceVerdict.STALE
-    return SpaceVerdict.STALE if found.nats > threshold_nats(floor) else SpaceVerdict.CLEAN
+def exposed_suspects(replica: ReplicaEvidence, *, floor: NoiseFloor) -> dict[int, ProbeEvidence]:
+    """By place in `replica.exposure`, the worst suspect of each key space besides production's, as a probe of it."""
+    worst: dict[str | None, tuple[int, ProbeEvidence]] = {}
+    probes = _as_probes(replica.exposure, replica)
+    for place, (one, probe) in enumerate(zip(replica.exposure, probes, strict=True)):
+        if one.leg.cached_tokens and is_suspect(probe, floor):
+            held = worst.get(one.key_space)
+            if held is None or suspicion(probe) > suspicion(held[1]):
+                worst[one.key_space] = place, probe
+    return dict(worst.values())
+
+
+def _as_probes(exposure: Iterable[ExposureEvidence], replica: ReplicaEvidence) -> list[ProbeEvidence]:
+    """[exposure] what was asked in another key space, as a probe whose production leg it is."""
+    probes = {probe.id: probe for probe in replica.probes}
+    return [replace(probes[one.probe], production=(one.leg,), rewritten=(), repeats=one.repeats) for one in exposure]
+
+
+def _verdicts(found: Sequence[ExposureEvidence], replica: ReplicaEvidence, *, floor: NoiseFloor) -> list[SpaceVerdict]:
+    """[exposure] of one key space, judged as production's own probes are."""
+    judged = judge_probes(_as_probes(found, replica), floor=floor, replica=replica.identity.shown)
+    return [_verdict(one.leg, judgement.verdict) for one, judgement in zip(found, judged, strict=True)]
+
+
+def _verdict(leg: Leg, found: ProbeVerdict) -> SpaceVerdict:
+    if not leg.cached_tokens:
+        return SpaceVerdict.UNKNOWN if leg.cached_tokens is None else SpaceVerdict.COLD
+    return _OF_PROBES[found]
+
+
+_OF_PROBES = {
+    ProbeVerdict.CLEAN: SpaceVerdict.CLEAN,
+    ProbeVerdict.STALE: SpaceVerdict.STALE,
+    ProbeVerdict.SUSPECT: SpaceVerdict.SUSPECT,
+    ProbeVerdict.UNJUDGED: SpaceVerdict.UNKNOWN,
+}
 
 
 def check_exposure(replica: ReplicaEvidence, *, floor: NoiseFloor, namespace: str) -> Check | None:
@@ -86,7 +113,7 @@ def check_exposure(replica: ReplicaEvidence, *, floor: NoiseFloor, namespace: st
         id=CheckId.EXPOSURE,
         verdict=CheckVerdict.NOTE,
         detail=f"production does not use: {shown}.{remedy if stale else ''}",
-        replica=replica.identity.url,
+        replica=replica.identity.shown,
     )
 
 
@@ -99,6 +126,8 @@ def _sentence(result: ExposureResult, *, namespace: str) -> str:
             return f"{name}, which would be clean ({result.cached_tokens} tokens cached)"
         case SpaceVerdict.STALE:
             return f"{name}, which would be STALE ({result.cached_tokens} tokens cached)"
+        case SpaceVerdict.SUSPECT:
+            return f"{name}, which may be STALE: one answer differs, unproved ({result.cached_tokens} tokens cached)"
         case SpaceVerdict.UNKNOWN:
             return f"{name}, where it is not known"
         case _:

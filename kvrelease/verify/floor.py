@@ -27,7 +27,7 @@ def judged_by_floor(replica: ReplicaEvidence) -> tuple[NoiseFloor, tuple[ProbeJu
     """The floor of evidence that may still be coming in, and [probes] judgements by it."""
     floor = judging_floor(replica)
     identity = replica.identity
-    judged = judge_probes(replica.probes, floor=floor, replica=identity.url, capacity_tokens=identity.capacity_tokens)
+    judged = judge_probes(replica.probes, floor=floor, replica=identity.shown, capacity_tokens=identity.capacity_tokens)
     return floor, judged
 
 

@@ -34,7 +34,7 @@ class Flushes:
         Of an engine whose evidence could not be saved nothing was emptied.
         """
         faults: list[Fault] = []
-        for url, all_of_url in self._by_url.items():
+        for all_of_url in self._by_url.values():
             wanting = [one for one in all_of_url if one.last_resort.is_wanted and one not in self._left_out]
             try:
                 for one in wanting:
@@ -44,7 +44,7 @@ class Flushes:
                 for one in wanting:
                     await one.last_resort.empty(self._flushing)
             except KvreleaseError as error:
-                faults.append(fault_of(error, where=url))
+                faults.append(fault_of(error, where=all_of_url[0].replica.identity.shown))
             finally:
                 self._forget(one for one in all_of_url if one not in wanting)
         return faults

@@ -39,7 +39,7 @@ def check_identity(replica: ReplicaEvidence, *, floor: NoiseFloor) -> Check:
         id=CheckId.IDENTITY,
         verdict=verdict,
         detail=f"{found}; labels (hints only): {labels}",
-        replica=replica.identity.url,
+        replica=replica.identity.shown,
     )
 
 

@@ -14,7 +14,7 @@ class IsolationResult(msgspec.Struct, frozen=True, kw_only=True):
     """How the reference legs of one replica were isolated.
 
     Attributes:
-        replica: URL.
+        replica: which one (`EngineIdentity.shown`).
         used: the way that was used last; `none` where none was proved.
         rungs: every way, in the order of trying.
     """
@@ -26,7 +26,7 @@ class IsolationResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def isolation_result(replica: ReplicaEvidence) -> IsolationResult:
     """How its reference legs were isolated."""
-    return IsolationResult(replica=replica.identity.url, used=replica.isolation, rungs=replica.rungs)
+    return IsolationResult(replica=replica.identity.shown, used=replica.isolation, rungs=replica.rungs)
 
 
 def check_bypass(replica: ReplicaEvidence) -> Check:
@@ -39,7 +39,7 @@ def check_bypass(replica: ReplicaEvidence) -> Check:
         verdict = CheckVerdict.PASS
         detail = f"reference legs by {_ways(replica)}: 0 foreign tokens in {len(cold)} legs{_kernels(replica)}"
         detail += _others(replica)
-    return Check(id=CheckId.BYPASS, verdict=verdict, detail=detail, replica=replica.identity.url)
+    return Check(id=CheckId.BYPASS, verdict=verdict, detail=detail, replica=replica.identity.shown)
 
 
 def _why_none(replica: ReplicaEvidence) -> str:
@@ -105,4 +105,4 @@ def check_flush(replica: ReplicaEvidence) -> Check | None:
             "leg comes of it. A tier below may fill it again, or other clients did. Prewarm again all the same: some "
             "of it may be gone, and the ledger has forgotten what was there"
         )
-    return Check(id=CheckId.FLUSH, verdict=CheckVerdict.NOTE, detail=detail, replica=replica.identity.url)
+    return Check(id=CheckId.FLUSH, verdict=CheckVerdict.NOTE, detail=detail, replica=replica.identity.shown)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 
@@ -36,6 +37,7 @@ from kvrelease.verify.kept_answers import kept_answers
 from kvrelease.verify.keys import check_keys
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.power import check_power, stale_clean_distance
+from kvrelease.verify.rank import check_rank
 from kvrelease.verify.repeats import ALPHA, REPEATS
 from kvrelease.verify.response_cache import check_response_cache, remark, way_past, without_kept_hits
 from kvrelease.verify.reuse import check_reuse
@@ -56,13 +58,26 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StaleShare(msgspec.Struct, frozen=True, kw_only=True):
-    """How many probes were stale, and the interval of the share at the claim's confidence."""
+    """How many probes of one replica were stale, and the interval of the share at the claim's confidence.
+
+    Attributes:
+        count: proven stale.
+        suspect: not proven, and not shown to be clean: they may all be stale, as the upper end has it.
+        of: probes that could be judged.
+        rate: proven ones among them; None where none could be.
+        lower: end of the interval, 0 to 1.
+        upper: likewise.
+        replica: the one of which most cannot be excluded; None where there is no other. Replicas are sent the same
+            probes, so that all of them together are no larger sample.
+    """
 
     count: int
+    suspect: int = 0
     of: int
     rate: float | None
     lower: float
     upper: float
+    replica: str | None = None
 
 
 class PowerResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +101,7 @@ class VerifyReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/verify"):
         exposure: other key spaces.
         isolation: how each replica's reference legs were isolated.
         probes: every probe.
-        stale: the stale share.
+        stale: the stale share, of the worst replica.
         noise_floor: of the run (the largest of its replicas').
         power: would staleness show.
         prefixes: distinct shared prefixes among the probes.
@@ -122,6 +137,7 @@ class VerifyReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/verify"):
 
 
 class _ReplicaJudgement(msgspec.Struct, frozen=True, kw_only=True):
+    replica: str
     checks: tuple[Check, ...]
     probes: tuple[ProbeJudgement, ...]
     floor: NoiseFloor
@@ -131,29 +147,30 @@ class _ReplicaJudgement(msgspec.Struct, frozen=True, kw_only=True):
 
 def judge(evidence: Evidence) -> VerifyReport:
     """The verdict on a run's evidence."""
-    judged = {replica.identity.url: _judge_replica(replica, evidence) for replica in evidence.replicas}
-    probes = tuple(probe for one in judged.values() for probe in one.probes)
-    floor = max((one.floor for one in judged.values()), key=lambda one: one.max or 0.0, default=_NO_FLOOR)
-    checks = [check for one in judged.values() for check in one.checks]
+    judged = tuple(_judge_replica(replica, evidence) for replica in evidence.replicas)
+    probes = tuple(probe for one in judged for probe in one.probes)
+    floor = max((one.floor for one in judged), key=lambda one: one.max or 0.0, default=_NO_FLOOR)
+    checks = [check for one in judged for check in one.checks]
     decided = any(check.id is CheckId.FIRST_TOUCH and check.verdict is CheckVerdict.FAIL for check in checks)
     power = check_power(
         evidence.power,
         floor=floor,
         limits=evidence.limits,
         first_touch_decided=decided,
-        foreign_tokens=_foreign_tokens(evidence),
+        unexplained_tokens=_unexplained_tokens(evidence),
     )
     checks.append(power)
-    unjudged = tuple(fault for fault in evidence.faults if fault.exit_code and fault.where not in judged)
+    shown = {replica.identity.shown for replica in evidence.replicas}
+    unjudged = tuple(fault for fault in evidence.faults if fault.exit_code and fault.where not in shown)
     if len(judged) > 1 or unjudged:
-        verdicts = {url: _worst(one.checks) for url, one in judged.items()}
+        verdicts = [(one.replica, _worst(one.checks)) for one in judged]
         checks.append(check_replicas(verdicts, mixed=_mixed(judged), unjudged=[fault.shown for fault in unjudged]))
-    bindings = [one.binding for one in judged.values()]
+    bindings = [one.binding for one in judged]
     verdict = _overall(checks, evidence)
     exposure = tuple(
         result
-        for replica in evidence.replicas
-        for result in exposure_results(replica, floor=judged[replica.identity.url].floor)
+        for replica, one in zip(evidence.replicas, judged, strict=True)
+        for result in exposure_results(replica, floor=one.floor)
     )
     return VerifyReport(
         release=evidence.release,
@@ -170,7 +187,7 @@ def judge(evidence: Evidence) -> VerifyReport:
         binding=next((one for one in bindings if not one.bound), bindings[0] if bindings else _NO_BINDING),
         exposure=exposure,
         probes=probes,
-        stale=_stale_share(probes, evidence),
+        stale=_stale_share(judged, evidence),
         noise_floor=floor,
         power=_power_result(evidence, power, floor=floor),
         prefixes=len({probe.prefix for probe in probes}),
@@ -179,7 +196,7 @@ def judge(evidence: Evidence) -> VerifyReport:
         isolation=tuple(isolation_result(replica) for replica in evidence.replicas),
         not_covered=not_covered(evidence, checks),
         faults=evidence.faults,
-        diagnosis=tuple(one.diagnosis for one in judged.values() if one.diagnosis is not None),
+        diagnosis=tuple(one.diagnosis for one in judged if one.diagnosis is not None),
     )
 
 
@@ -189,13 +206,13 @@ _NO_BINDING = BindingResult(bound=None, proof="no replica was observed")
 
 def _judge_replica(replica: ReplicaEvidence, evidence: Evidence) -> _ReplicaJudgement:
     floor = judging_floor(replica)
-    url = replica.identity.url
+    shown = replica.identity.shown
     kept = kept_answers(replica)
     response_cache = check_response_cache(replica, kept, floor=floor)
     replica = without_kept_hits(replica, kept)
     closeness = closeness_of(replica, floor=floor)
     capacity = replica.identity.capacity_tokens
-    judged = judge_probes(replica.probes, floor=floor, replica=url, capacity_tokens=capacity)
+    judged = judge_probes(replica.probes, floor=floor, replica=shown, capacity_tokens=capacity)
     probes = with_closeness(judged, closeness)
     flush = check_flush(replica)
     exposure = check_exposure(replica, floor=floor, namespace=evidence.namespace)
@@ -211,12 +228,13 @@ def _judge_replica(replica: ReplicaEvidence, evidence: Evidence) -> _ReplicaJudg
             stray_fields=evidence.stray_fields,
         ),
         check_bypass(replica),
-        check_consistency(probes, floor=floor, limits=evidence.limits, replica=url),
+        check_consistency(probes, floor=floor, limits=evidence.limits, replica=shown),
         check_degenerate(replica),
         check_residency(replica),
         *(
             found
             for found in (
+                check_rank(replica),
                 exposure,
                 flush,
                 check_reuse(replica),
@@ -227,6 +245,7 @@ def _judge_replica(replica: ReplicaEvidence, evidence: Evidence) -> _ReplicaJudg
     )
     checks = tuple(remark(check, kept) for check in checks)
     return _ReplicaJudgement(
+        replica=shown,
         checks=checks,
         probes=probes,
         floor=floor,
@@ -280,22 +299,34 @@ def _reason(verdict: Verdict, checks: list[Check], evidence: Evidence, *, exposu
 def _reservations(checks: list[Check], evidence: Evidence, *, exposure: tuple[ExposureResult, ...]) -> str:
     """What a pass leaves open, for the line that people read."""
     unproved = [str(check.id) for check in checks if check.verdict is CheckVerdict.NOTE and check.id in _PROVABLE]
-    foreign = _foreign_tokens(evidence)
-    parts = [f"{foreign} hit tokens are of unknown origin"] if foreign else []
+    unexplained = _unexplained_tokens(evidence)
+    parts = [f"{unexplained} hit tokens are of unknown origin"] if unexplained else []
     parts += [f"{name} unproven" for name in dict.fromkeys(unproved)]
     stale = [space_name(one.key_space) for one in exposure if one.verdict is SpaceVerdict.STALE]
     parts += [f"{space} requests would meet a stale prefix" for space in dict.fromkeys(stale)]
+    suspect = [space_name(one.key_space) for one in exposure if one.verdict is SpaceVerdict.SUSPECT]
+    parts += [f"{space} requests may meet a stale prefix" for space in dict.fromkeys(suspect) if space not in stale]
     return f" ({'; '.join(parts)})" if parts else ""
 
 
 _PROVABLE = (CheckId.IDENTITY, CheckId.POWER)
 
 
-def _stale_share(probes: tuple[ProbeJudgement, ...], evidence: Evidence) -> StaleShare:
-    stale = sum(probe.verdict is ProbeVerdict.STALE for probe in probes)
-    judged = sum(probe.verdict is not ProbeVerdict.UNJUDGED for probe in probes)
-    lower, upper = stale_interval(stale=stale, probes=judged, confidence=evidence.limits.confidence)
-    return StaleShare(count=stale, of=judged, rate=stale / judged if judged else None, lower=lower, upper=upper)
+def _stale_share(judged: Sequence[_ReplicaJudgement], evidence: Evidence) -> StaleShare:
+    shares = [
+        msgspec.structs.replace(_share_of(one.probes, evidence), replica=one.replica if len(judged) > 1 else None)
+        for one in judged
+    ]
+    return max(shares, key=lambda share: (share.upper, share.count), default=_share_of((), evidence))
+
+
+def _share_of(probes: Sequence[ProbeJudgement], evidence: Evidence) -> StaleShare:
+    counted = Counter(probe.verdict for probe in probes)
+    stale, suspect = counted[ProbeVerdict.STALE], counted[ProbeVerdict.SUSPECT]
+    of, confidence = len(probes) - counted[ProbeVerdict.UNJUDGED], evidence.limits.confidence
+    lower, _ = stale_interval(stale=stale, probes=of, confidence=confidence)
+    _, upper = stale_interval(stale=stale + suspect, probes=of, confidence=confidence)
+    return StaleShare(count=stale, suspect=suspect, of=of, rate=stale / of if of else None, lower=lower, upper=upper)
 
 
 def _power_result(evidence: Evidence, check: Check, *, floor: NoiseFloor) -> PowerResult:
@@ -306,18 +337,15 @@ def _power_result(evidence: Evidence, check: Check, *, floor: NoiseFloor) -> Pow
     return PowerResult(stale_clean_distance=median, status=status)
 
 
-def _foreign_tokens(evidence: Evidence) -> int:
-    """Cached tokens of all production legs that nothing explains, as far as it can be told."""
-    return sum(
-        leg.foreign_tokens or 0 for replica in evidence.replicas for probe in replica.probes for leg in probe.production
-    )
+def _unexplained_tokens(evidence: Evidence) -> int:
+    """Cached tokens of all production legs that nothing explains; of a hit that cannot be attributed, all of them."""
+    legs = [leg for replica in evidence.replicas for probe in replica.probes for leg in probe.production]
+    return sum((leg.cached_tokens or 0) if leg.foreign_tokens is None else leg.foreign_tokens for leg in legs)
 
 
-def _mixed(judged: Mapping[str, _ReplicaJudgement]) -> tuple[str, ...]:
-    """URLs of replicas that run other weights, where at least one is proved to run the release."""
-    verdicts = {
-        url: check.verdict for url, one in judged.items() for check in one.checks if check.id is CheckId.IDENTITY
-    }
-    if CheckVerdict.PASS not in verdicts.values():
+def _mixed(judged: Sequence[_ReplicaJudgement]) -> tuple[str, ...]:
+    """Replicas that run other weights, where at least one is proved to run the release."""
+    verdicts = [(one.replica, check.verdict) for one in judged for check in one.checks if check.id is CheckId.IDENTITY]
+    if all(verdict is not CheckVerdict.PASS for _, verdict in verdicts):
         return ()
-    return tuple(url for url, verdict in verdicts.items() if verdict is CheckVerdict.FAIL)
+    return tuple(replica for replica, verdict in verdicts if verdict is CheckVerdict.FAIL)

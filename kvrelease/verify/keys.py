@@ -32,4 +32,4 @@ def check_keys(replica: ReplicaEvidence, *, namespace: str, production_salt: str
         )
     if not weak:
         return None
-    return Check(id=CheckId.KEYS, verdict=CheckVerdict.NOTE, detail="; ".join(weak), replica=replica.identity.url)
+    return Check(id=CheckId.KEYS, verdict=CheckVerdict.NOTE, detail="; ".join(weak), replica=replica.identity.shown)

@@ -137,8 +137,13 @@ class Ladder:
         option = self._missing_option(way)
         if option is not None:
             return Rung(isolation=way, outcome=RungOutcome.NOT_ASKED_FOR, detail=option)
-        detail = "an earlier one was enough"
-        return Rung(isolation=way, outcome=RungOutcome.UNNEEDED, detail=detail)
+        if not any(self._proved.values()):
+            return Rung(
+                isolation=way,
+                outcome=RungOutcome.UNTRIED,
+                detail="the run ended before its turn to give reference legs",
+            )
+        return Rung(isolation=way, outcome=RungOutcome.UNNEEDED, detail="an earlier one was enough")
 
     def _why_lacking(self, way: Isolation) -> str | None:
         can, kind = self._replica.identity.capabilities, self._replica.identity.kind

@@ -13,6 +13,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from kvrelease.binding.deployment import Replica
 from kvrelease.binding.observe import Leg
 from kvrelease.engines.base import Request
@@ -30,6 +32,7 @@ from kvrelease.verify.evidence import (
     ProbeEvidence,
     ReplicaEvidence,
 )
+from kvrelease.verify.exposure import exposed_suspects
 from kvrelease.verify.floor import judging_floor
 from kvrelease.verify.ladder import Ladder, Leaks
 from kvrelease.verify.last_resort import LastResort
@@ -179,6 +182,7 @@ class Collector:
                 self._probes(), floor=self._floor(), capacity_tokens=self.replica.identity.capacity_tokens
             )
             await self._references.write_peers(peers, shortened=self._repeated.shortened)
+            await self._repeat_exposed()
         await self._bisector.run(self.evidence())
         await self.replica.observer.require_same_process()
 
@@ -241,7 +245,7 @@ class Collector:
         if on is None or on is self.replica:
             self._leaks.look(leg, asked=asked)
         self._done += 1
-        self._tell(f"verifying {self.replica.identity.url}")
+        self._tell(f"verifying {self.replica.identity.shown}")
         return leg
 
     def _tell(self, stage: str) -> None:
@@ -272,9 +276,26 @@ class Collector:
 
     async def _expose(self) -> None:
         for key_space in self._spaces:
-            for prompt_id in self._one_per_prefix():
+            for prompt_id in self._one_per_prefix()[:EXPOSURE_PROBES]:
                 leg = await self._observe(self._request(prompt_id, key_space))
                 self._exposure.append(ExposureEvidence(key_space=key_space, probe=prompt_id, leg=leg))
+
+    async def _repeat_exposed(self) -> None:
+        """Asks the worst suspect of each other key space again there, beside its clean twin."""
+        floor = self._floor()
+        for place, suspect in exposed_suspects(self.evidence(), floor=floor).items():
+            there = self._repeated_in(self._exposure[place].key_space)
+            await there.ask(repeats_to_ask([suspect], floor=floor))
+            self._exposure[place] = replace(self._exposure[place], repeats=there.of(suspect.id))
+
+    def _repeated_in(self, key_space: str | None) -> RepeatedLegs:
+        """Repeats that are sent as production's are, into another key space."""
+        return RepeatedLegs(
+            as_production=lambda prompt_id: self._request(prompt_id, key_space),
+            clean_twin=self._references.clean_twin,
+            screening=lambda prompt_id: self._production[prompt_id][0],
+            observe=self._observe,
+        )
 
     async def _calibrate(self) -> None:
         """What the kernels of a second engine add to the noise."""
@@ -289,7 +310,7 @@ class Collector:
         first: dict[str, str] = {}
         for prompt_id in self._prompts:
             first.setdefault(self.replica.prefixes[prompt_id], prompt_id)
-        return list(first.values())[:EXPOSURE_PROBES]
+        return list(first.values())
 
     def _to_rewrite(self) -> list[str]:
         """In order of choice; of half the reference leg found what an earlier one left, as users' requests do."""
@@ -310,9 +331,14 @@ class Collector:
         return spread[: len(prefixes)], spread[len(prefixes) :]
 
     def _to_ask_at_last(self) -> list[str]:
-        """One probe of each shared prefix, and more of those that were warm before the run."""
+        """One probe of each shared prefix, of those that hit nothing at first before others, then more that were warm.
+
+        What missed may hit when it is asked again (a tier that answers late): only that look shows what users get then.
+        """
+        first = self._one_per_prefix()
+        missed = [prompt_id for prompt_id in first if not self._production[prompt_id][0].cached_tokens]
         warm = [prompt_id for prompt_id, legs in self._production.items() if legs[0].hits_wholly]
-        return list(dict.fromkeys((*self._one_per_prefix(), *self._spread_over_prefixes(warm))))[:LAST_LOOKS]
+        return list(dict.fromkeys((*missed, *first, *self._spread_over_prefixes(warm))))[:LAST_LOOKS]
 
     def _spread_over_prefixes(self, probes: Iterable[str]) -> list[str]:
         """One of each shared prefix, then the next of each."""

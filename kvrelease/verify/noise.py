@@ -16,7 +16,7 @@ import msgspec
 from kvrelease.binding.observe import Leg
 from kvrelease.engines.base import Observation
 from kvrelease.verify.distance import candidates_told, distance, logit_quantum
-from kvrelease.verify.evidence import ProbeEvidence
+from kvrelease.verify.evidence import ProbeEvidence, untainted
 
 
 class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,14 +57,13 @@ def noise_floor(
         nonces: prompts that nobody else can have cached, a miss and a hit of each; a pair that was not, is left out.
         others: of each prompt that two engines answered, pairs of their answers; all read the same two entries.
     """
-    references = [probe.reference_legs for probe in probes]
+    references = [untainted(probe.reference_legs) for probe in probes]
+    again = [untainted(probe.rewritten) for probe in probes]
     missed_then_hit = [pair for pair in nonces if pair[0].hits_mostly is False and pair[1].hits_mostly]
     read_again = [pair for legs in (*references, *missed_then_hit) for pair in itertools.pairwise(legs)]
     # The reference's entry against each that was written once more.
-    rewritten = [
-        (legs[-1], leg) for probe, legs in zip(probes, references, strict=True) if legs for leg in probe.rewritten
-    ]
-    legs = [leg for group in references for leg in group] + [leg for probe in probes for leg in probe.rewritten]
+    rewritten = [(legs[-1], leg) for legs, others in zip(references, again, strict=True) if legs for leg in others]
+    legs = [leg for group in (*references, *again) for leg in group]
     legs += [leg for pair in missed_then_hit for leg in pair]
     same = _gaps((one.observation, other.observation) for one, other in read_again)
     whole = [pair for legs in references for pair in itertools.pairwise(legs) if _is_whole(*pair)]

@@ -38,13 +38,21 @@ def check_power(
     floor: NoiseFloor,
     limits: Limits,
     first_touch_decided: bool,
-    foreign_tokens: int,
+    unexplained_tokens: int,
 ) -> Check:
-    """Would staleness show on these prompts?"""
+    """Would staleness show on these prompts?
+
+    Args:
+        pairs: stale against clean, in process.
+        floor: of the run.
+        limits: of the run.
+        first_touch_decided: `first-touch` failed.
+        unexplained_tokens: that production legs hit, and that this release is not known to have computed.
+    """
     median = stale_clean_distance(pairs, candidates=floor.candidates)
     threshold = threshold_nats(floor)
     if median is None:
-        most = MAX_FOREIGN_THRESHOLD_NATS if foreign_tokens else MAX_BLIND_THRESHOLD_NATS
+        most = MAX_FOREIGN_THRESHOLD_NATS if unexplained_tokens else MAX_BLIND_THRESHOLD_NATS
         is_blind = threshold > most * share_of_few(floor.candidates)
         return Check(
             id=CheckId.POWER,
@@ -53,7 +61,7 @@ def check_power(
             + (
                 f"; clean answers differ so much from each other (threshold {threshold:.4f} nats{_few(floor)}) that "
                 "staleness may hide"
-                + (f", and {foreign_tokens} hit tokens are of unknown origin" if foreign_tokens else "")
+                + (f", and {unexplained_tokens} hit tokens are of unknown origin" if unexplained_tokens else "")
                 + ". Verify on a quiet engine, or name both releases"
                 if is_blind
                 else ""

@@ -13,18 +13,23 @@ from kvrelease.workload.prompt_set import Prompt
 MIN_BLOCKS = 2
 
 
-def long_enough(prompts: Sequence[Prompt], tree: PrefixTree | None) -> tuple[tuple[Prompt, ...], tuple[str, ...]]:
-    """The prompts of at least `MIN_BLOCKS` cacheable blocks, and the ids of the others.
+def long_enough(
+    prompts: Sequence[Prompt], trees: Sequence[PrefixTree | None]
+) -> tuple[tuple[Prompt, ...], tuple[str, ...]]:
+    """The prompts of at least `MIN_BLOCKS` cacheable blocks on every replica, and the ids of the others.
 
     Args:
         prompts: of the set.
-        tree: of token ids; None when the server does not tell them, and every prompt is kept.
+        trees: [replicas] of token ids; None when a server does not tell them, and every prompt is kept.
     """
-    if tree is None:
-        return tuple(prompts), ()
-    least = MIN_BLOCKS * tree.block_tokens
-    kept = tuple(prompt for prompt in prompts if tree.branches[prompt.id].cacheable_tokens >= least)
-    return kept, tuple(prompt.id for prompt in prompts if tree.branches[prompt.id].cacheable_tokens < least)
+    told = [tree for tree in trees if tree is not None]
+    short = {
+        prompt.id
+        for prompt in prompts
+        if any(tree.branches[prompt.id].cacheable_tokens < MIN_BLOCKS * tree.block_tokens for tree in told)
+    }
+    kept = tuple(prompt for prompt in prompts if prompt.id not in short)
+    return kept, tuple(prompt.id for prompt in prompts if prompt.id in short)
 
 
 def draw(prompts: Sequence[Prompt], *, count: int, seed: int) -> tuple[Prompt, ...]:

@@ -13,7 +13,7 @@ from kvrelease.verify.consistency import (
     threshold_nats,
     worst_of_each_prefix,
 )
-from kvrelease.verify.evidence import FlushEvidence, Isolation, ProbeEvidence, Recheck, ReplicaEvidence
+from kvrelease.verify.evidence import FlushEvidence, Isolation, ProbeEvidence, Recheck, ReplicaEvidence, untainted
 from kvrelease.verify.floor import judged_by_floor
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.repeats import gap
@@ -88,10 +88,17 @@ def cause_of(
 
 def _by_rechecks(replica: ReplicaEvidence, *, threshold: float) -> CauseFound:
     probes = {probe.id: probe for probe in replica.probes}
-    differ = [one for one in replica.rechecks if _differs(one, probes[one.probe], threshold=threshold)]
-    asked = len(replica.rechecks)
-    if not asked:
+    computed = [one for one in replica.rechecks if one.leg.foreign_tokens == 0]
+    differ = [one for one in computed if _differs(one, probes[one.probe], threshold=threshold)]
+    asked = len(computed)
+    if not replica.rechecks:
         return CauseFound(cause=None, why="not told apart: nothing was asked again after the cache was emptied")
+    if not asked:
+        return CauseFound(
+            cause=None,
+            why=f"not told apart: after the flush all of {len(replica.rechecks)} stale probes hit again what nobody "
+            "computed since, so a tier below filled the cache",
+        )
     if differ:
         return CauseFound(
             cause=Cause.MODEL,
@@ -102,7 +109,7 @@ def _by_rechecks(replica: ReplicaEvidence, *, threshold: float) -> CauseFound:
 
 def _differs(recheck: Recheck, probe: ProbeEvidence, *, threshold: float) -> bool:
     """Whether the answer is like none of its clean twins, of which one missed and one hit, as it may have."""
-    clean = [leg.observation for leg in probe.reference_legs]
+    clean = [leg.observation for leg in untainted(probe.reference_legs)]
     return bool(clean) and min(gap(recheck.leg.observation, twin) for twin in clean) > threshold
 
 

@@ -35,7 +35,7 @@ _AFTER = (
 def check_response_cache(replica: ReplicaEvidence, kept: Kept, *, floor: NoiseFloor) -> Check:
     """Did the engine compute what users get, or is there a response cache that answers in its place?"""
     verdict, detail = _verdict(replica, kept, floor=floor)
-    return Check(id=CheckId.RESPONSE_CACHE, verdict=verdict, detail=detail, replica=replica.identity.url)
+    return Check(id=CheckId.RESPONSE_CACHE, verdict=verdict, detail=detail, replica=replica.identity.shown)
 
 
 def without_kept_hits(replica: ReplicaEvidence, kept: Kept) -> ReplicaEvidence:

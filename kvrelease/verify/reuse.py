@@ -29,7 +29,7 @@ def check_reuse(replica: ReplicaEvidence) -> Check | None:
         id=CheckId.REUSE,
         verdict=CheckVerdict.FAIL if is_broken else CheckVerdict.NOTE,
         detail=f"hits of this run's own entries answer {far}, {_BROKEN if is_broken else _COARSE}",
-        replica=replica.identity.url,
+        replica=replica.identity.shown,
     )
 
 

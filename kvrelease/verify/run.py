@@ -13,6 +13,7 @@ from kvrelease.binding.deployment import Deployment, Replica, prepare, prepare_a
 from kvrelease.binding.flushing import Flushing, require_flush
 from kvrelease.binding.observe import total
 from kvrelease.binding.production import stray_namespaces
+from kvrelease.binding.ranks import RankProof, prove_ranks
 from kvrelease.binding.unready import Unready, require_one_ready
 from kvrelease.engines.base import EngineClient
 from kvrelease.errors import InputError, KvreleaseError, PromptSetError
@@ -26,6 +27,7 @@ from kvrelease.verify.evidence import (
     Cost,
     Evidence,
     Limits,
+    ReplicaEvidence,
 )
 from kvrelease.verify.flushes import Flushes
 from kvrelease.verify.in_process import InProcess
@@ -108,11 +110,14 @@ async def observe(
         require_flush(replicas)
     reference = await _reference(twins.reference, deployment=deployment)
     first = replicas[0]
-    usable, skipped = long_enough(deployment.prompt_set.prompts, first.tree if first.tokens is not None else None)
+    usable, skipped = long_enough(
+        deployment.prompt_set.prompts, [replica.tree if replica.tokens is not None else None for replica in replicas]
+    )
     if not usable:
+        blocks = sorted({replica.identity.capabilities.block_tokens or 0 for replica in replicas} - {0})
         raise PromptSetError(
             f"no prompt of {deployment.prompt_set.source} is longer than two blocks of "
-            f"{first.identity.capabilities.block_tokens} tokens, so none can show a stale prefix",
+            f"{' and '.join(map(str, blocks))} tokens on every replica, so none can show a stale prefix",
             hint="use prompts with production's shared system prompt, or serve with smaller blocks",
         )
     wanted = max_probes or probes_needed(stale_below=limits.stale_below, confidence=limits.confidence)
@@ -133,7 +138,7 @@ async def observe(
     flushes = Flushes(collectors, Flushing(ledger, command="verify"))
 
     def seen(*, is_cut_short: bool) -> Evidence:
-        parts = [in_process.joined(collector) for collector in collectors]
+        parts = [_with_proof(in_process.joined(one), proof) for one, proof in zip(collectors, proofs, strict=True)]
         return Evidence(
             release=deployment.release,
             namespace=deployment.namespace,
@@ -151,13 +156,16 @@ async def observe(
         )
 
     found: tuple[Fault, ...] = ()
+    proofs: Sequence[RankProof | None] = (None,) * len(replicas)
     with until_interrupted() as interruption:
         for collector in collectors:
             try:
                 await collector.collect()
             except KvreleaseError as error:
-                faults.append(fault_of(error, where=collector.replica.identity.url))
+                faults.append(fault_of(error, where=collector.replica.identity.shown))
                 flushes.leave_out(collector)
+        # Unique prompts, so last: they go into the caches that production's legs have to find as they were.
+        proofs = await prove_ranks(replicas)
         try:
             await in_process.run()
             for collector in collectors:
@@ -181,21 +189,23 @@ def conclude(observed: Observed, *, deployment: Deployment, ledger: Ledger) -> t
     failed = {(check.replica, check.id) for check in report.checks if check.verdict is CheckVerdict.FAIL}
     # What another layer answered, this release did not compute: it explains no later hit.
     replayed = {
-        check.replica
-        for check in report.checks
-        if check.id is CheckId.RESPONSE_CACHE and check.verdict in (CheckVerdict.FAIL, CheckVerdict.INCONCLUSIVE)
+        check.replica for check in report.checks if check.id is CheckId.RESPONSE_CACHE and check.verdict in _OPEN
     }
 
     wrong_models = {one.replica for one in report.diagnosis if one.cause.cause is Cause.MODEL}
-    # What is cached there now was computed after the flush, by this very release.
+    misrouted = {check.replica for check in report.checks if check.id is CheckId.RANK and check.verdict in _OPEN}
+    # What is cached there now was computed after the flush, by this very release; one flush empties all ranks of a URL.
     emptied = {one.identity.url for one in observed.evidence.replicas if one.flush is not None and one.flush.is_proved}
 
     def doubt_of(replica: Replica) -> Doubt:
-        url = replica.identity.url
-        if (url, CheckId.IDENTITY) in failed or url in wrong_models:
+        shown = replica.identity.shown
+        if (shown, CheckId.IDENTITY) in failed or shown in wrong_models:
             return Doubt.PROCESS
-        is_dirty = (url, CheckId.FIRST_TOUCH) in failed or (url, CheckId.CONSISTENCY) in failed
-        return Doubt.KEY_SPACE if (is_dirty and url not in emptied) or url in replayed else Doubt.NONE
+        is_dirty = (shown, CheckId.FIRST_TOUCH) in failed or (shown, CheckId.CONSISTENCY) in failed
+        if shown in misrouted and not is_dirty:
+            return Doubt.ORIGIN
+        is_emptied = replica.identity.url in emptied
+        return Doubt.KEY_SPACE if (is_dirty and not is_emptied) or shown in replayed else Doubt.NONE
 
     closing = close_run(
         observed.replicas,
@@ -207,6 +217,15 @@ def conclude(observed: Observed, *, deployment: Deployment, ledger: Ledger) -> t
         doubt_of=doubt_of,
     )
     return msgspec.structs.replace(report, faults=report.faults + closing), observed.faults + closing
+
+
+def _with_proof(replica: ReplicaEvidence, proof: RankProof | None) -> ReplicaEvidence:
+    """The evidence of one replica; where requests are not proved to reach its rank, its counters say nothing."""
+    is_fresh = replica.is_fresh if proof in (None, RankProof.PROVEN) else None
+    return msgspec.structs.replace(replica, rank_proof=proof, is_fresh=is_fresh)
+
+
+_OPEN = (CheckVerdict.FAIL, CheckVerdict.INCONCLUSIVE)
 
 
 class _Amnesia:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from kvrelease.binding.hits import Unattributed
 from kvrelease.binding.observe import Leg
 from kvrelease.engines.base import EngineKind, GeneratedToken, Observation
 from kvrelease.verify.checks import (
@@ -207,6 +208,16 @@ def test_what_the_very_first_request_hits_needs_no_token_ids() -> None:
     assert touched(probe(production=[leg(cached=0)]), UNATTRIBUTED, limits=COLD)[0] is NOTE
 
 
+def test_a_leg_that_hit_nothing_does_not_hide_a_later_one_that_cannot_be_attributed() -> None:
+    verdict, detail = touched(probe(production=[leg(cached=0), leg(foreign=None)]))
+    assert verdict is NOTE
+    assert "192 cached tokens" in detail
+    assert "token ids" in detail
+    assert touched(probe(production=[leg(foreign=80), leg(foreign=None)]), is_fresh=True)[0] is FAIL
+    lost = replace(leg(foreign=None), doubt=Unattributed.LOST)
+    assert "(lost)" in touched(probe(production=[lost]))[1]
+
+
 def test_no_foreign_hit_passes_and_no_leg_does_not() -> None:
     assert touched(probe(), is_fresh=True, limits=COLD)[0] is PASS
     assert touched()[0] is INCONCLUSIVE
@@ -258,9 +269,29 @@ def test_an_ignored_salt_fails_where_production_claims_the_namespace() -> None:
 
 
 def test_a_nonce_that_production_does_not_hit_fails_the_claim() -> None:
-    elsewhere = replace(BOUND, as_production=leg(cached=0))
+    elsewhere = replace(BOUND, as_production=leg(cached=0, salt="tenant"))
     assert bound(elsewhere) is FAIL
     assert bound(elsewhere, salt=None) is NOTE
+
+
+def test_where_nothing_hits_nothing_tells_whether_production_is_bound() -> None:
+    again = replace(BOUND, as_production=leg(cached=0))  # the very same request
+    assert bound(again) is INCONCLUSIVE
+    elsewhere = replace(BOUND, as_production=leg(cached=0, salt="tenant"))
+    for control in (None, ControlEvidence(legs=(leg(cached=0), leg(cached=0)), counted_hits=0.0)):
+        silent = replica(binding=elsewhere, control=control)
+        assert check_binding(silent, namespace=NAMESPACE, production_salt=NAMESPACE).verdict is INCONCLUSIVE
+        ignored = replica(binding=replace(elsewhere, fresh_salt=leg()), control=control)
+        assert check_binding(ignored, namespace=NAMESPACE, production_salt=NAMESPACE).verdict is FAIL
+
+
+def test_a_control_that_cannot_hit_gives_the_engine_s_own_reason() -> None:
+    who = identity()
+    why = "cannot be cached: prefix caching is off"
+    off = replace(who, capabilities=replace(who.capabilities, why_nothing_is_cached=why))
+    missed = ControlEvidence(legs=(leg(cached=0), leg(cached=0)), counted_hits=0.0)
+    assert why in check_control(replica(who=off, control=missed)).detail
+    assert "Likely causes" in check_control(replica(control=missed)).detail
 
 
 def test_unwitnessed_binding_is_inconclusive_where_it_is_claimed() -> None:
@@ -349,7 +380,9 @@ def power(
     found = tuple(PowerPair(probe=f"p{n}", stale=observation(by), clean=observation()) for n, by in enumerate(stale_by))
     floor = NoiseFloor(pairs=4, p50=0.0, max=largest_noise, quantum=0.01, candidates=candidates)
     limits = Limits(stale_below=0.25, requires_power=required)
-    return check_power(found, floor=floor, limits=limits, first_touch_decided=decided, foreign_tokens=foreign).verdict
+    return check_power(
+        found, floor=floor, limits=limits, first_touch_decided=decided, unexplained_tokens=foreign
+    ).verdict
 
 
 def test_power_passes_above_the_threshold_and_is_inconclusive_below_it() -> None:
@@ -455,9 +488,9 @@ def test_after_a_flush_nothing_is_resident() -> None:
 
 
 def test_any_replica_that_fails_fails_all_and_mixed_weights_are_named() -> None:
-    assert check_replicas({"a": PASS, "b": PASS}, mixed=()).verdict is PASS
-    assert check_replicas({"a": PASS, "b": INCONCLUSIVE}, mixed=()).verdict is INCONCLUSIVE
-    failed = check_replicas({"a": INCONCLUSIVE, "b": FAIL}, mixed=())
+    assert check_replicas([("a", PASS), ("a", PASS)], mixed=()).verdict is PASS
+    assert check_replicas([("a", PASS), ("b", INCONCLUSIVE)], mixed=()).verdict is INCONCLUSIVE
+    failed = check_replicas([("a", INCONCLUSIVE), ("b", FAIL)], mixed=())
     assert (failed.verdict, "b" in failed.detail) == (FAIL, True)
-    mixed = check_replicas({"a": PASS, "b": PASS}, mixed=("b",))
+    mixed = check_replicas([("a", PASS), ("b", PASS)], mixed=("b",))
     assert (mixed.verdict, "other weights" in mixed.detail) == (FAIL, True)

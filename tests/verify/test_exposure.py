@@ -7,9 +7,16 @@ from msgspec.structs import replace
 from kvrelease.binding.observe import Leg
 from kvrelease.verify.checks import CheckVerdict
 from kvrelease.verify.evidence import ExposureEvidence, ProbeEvidence
-from kvrelease.verify.exposure import ExposureResult, SpaceVerdict, check_exposure, exposure_results
+from kvrelease.verify.exposure import (
+    ExposureResult,
+    SpaceVerdict,
+    check_exposure,
+    exposed_suspects,
+    exposure_results,
+)
 from kvrelease.verify.noise import NoiseFloor
-from tests.verify.builders import NAMESPACE, leg, observation, probe, replica
+from kvrelease.verify.repeats import REPEATS
+from tests.verify.builders import NAMESPACE, leg, observation, probe, repeats, replica
 
 QUIET = NoiseFloor(pairs=4, p50=0.0, max=0.0, quantum=0.01)
 
@@ -23,7 +30,27 @@ def results(*legs: Leg, key_space: str | None = None, one: ProbeEvidence | None 
 def test_each_key_space_gets_the_worst_of_its_probes() -> None:
     assert results(leg(cached=0)) == (ExposureResult(key_space=None, cached_tokens=0, verdict=SpaceVerdict.COLD),)
     assert results(leg(), leg(cached=0))[0].verdict is SpaceVerdict.CLEAN
-    assert results(leg(), leg(0.6)) == (ExposureResult(key_space=None, cached_tokens=384, verdict=SpaceVerdict.STALE),)
+    found = results(leg(), leg(0.6))
+    assert found == (ExposureResult(key_space=None, cached_tokens=384, verdict=SpaceVerdict.SUSPECT),)
+
+
+def test_one_answer_is_no_proof_and_as_many_as_production_s_own_take_are() -> None:
+    def asked_again(*fresh: Leg) -> SpaceVerdict:
+        one = ExposureEvidence(key_space=None, probe="p0", leg=leg(0.6), repeats=repeats(*fresh))
+        (found,) = exposure_results(replace(replica([probe("p0")]), exposure=(one,)), floor=QUIET)
+        return found.verdict
+
+    assert asked_again(*[leg(0.6)] * REPEATS) is SpaceVerdict.STALE
+    assert asked_again(*[leg(0.6)] * (REPEATS - 1)) is SpaceVerdict.SUSPECT
+    assert asked_again(*[leg()] * REPEATS) is SpaceVerdict.SUSPECT, "once, by more than noise makes"
+
+
+def test_of_each_key_space_the_worst_suspect_is_asked_again() -> None:
+    seen = [(None, leg(0.5)), (None, leg(0.6)), (None, leg(0.9, cached=0)), ("old", leg(0.4)), ("new", leg())]
+    exposure = tuple(ExposureEvidence(key_space=space, probe="p0", leg=one) for space, one in seen)
+    found = exposed_suspects(replace(replica([probe("p0")]), exposure=exposure), floor=QUIET)
+    assert sorted(found) == [1, 3]
+    assert found[1].production == (leg(0.6),)
 
 
 def test_what_is_not_known_is_not_clean() -> None:
@@ -31,7 +58,7 @@ def test_what_is_not_known_is_not_clean() -> None:
         key_space=None, cached_tokens=None, verdict=SpaceVerdict.UNKNOWN
     )
     assert results(leg(seen=observation(logprobs=False)))[0].verdict is SpaceVerdict.UNKNOWN
-    assert results(leg(seen=observation(texts=("z",), logprobs=False)))[0].verdict is SpaceVerdict.STALE
+    assert results(leg(seen=observation(texts=("z",), logprobs=False)))[0].verdict is SpaceVerdict.SUSPECT
     alone = ProbeEvidence(id="p0", prefix="desk", weight=1.0, production=(leg(),))
     assert results(leg(), one=alone)[0].verdict is SpaceVerdict.UNKNOWN
 
@@ -41,7 +68,7 @@ def test_exposure_is_a_warning_with_the_remedy_and_says_that_the_namespace_would
         replica([probe("p0")]),
         exposure=(
             ExposureEvidence(key_space=NAMESPACE, probe="p0", leg=leg()),
-            ExposureEvidence(key_space=None, probe="p0", leg=leg(0.6)),
+            ExposureEvidence(key_space=None, probe="p0", leg=leg(0.6), repeats=repeats(*[leg(0.6)] * REPEATS)),
         ),
     )
     found = check_exposure(evidence, floor=QUIET, namespace=NAMESPACE)
@@ -50,6 +77,10 @@ def test_exposure_is_a_warning_with_the_remedy_and_says_that_the_namespace_would
     assert "the release's own namespace, which would be clean" in found.detail
     assert "unsalted keys, which would be STALE" in found.detail
     assert "flush" in found.detail
+    once = replace(evidence, exposure=(ExposureEvidence(key_space=None, probe="p0", leg=leg(0.6)),))
+    unproved = check_exposure(once, floor=QUIET, namespace=NAMESPACE)
+    assert unproved is not None
+    assert "unsalted keys, which may be STALE" in unproved.detail
 
 
 def test_an_engine_with_one_key_space_has_no_exposure() -> None:

@@ -14,6 +14,7 @@ from kvrelease.errors import InputError, UsageError
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.progress import ProgressEvent
 from kvrelease.verify.checks import CheckId, CheckVerdict
+from kvrelease.verify.consistency import ProbeVerdict
 from kvrelease.verify.evidence import Evidence, Isolation, Limits, Rung, RungOutcome
 from kvrelease.verify.judge import VerifyReport, judge
 from kvrelease.verify.repeats import REPEATS
@@ -239,6 +240,10 @@ def test_ranks_of_one_engine_are_all_observed_before_it_is_emptied_once() -> Non
             assert replica.flush is not None
             assert replica.flush.is_proved
             assert all(probe.cold is not None for probe in replica.probes)
+        report = judge(found.evidence)
+        stale = {probe.replica for probe in report.probes if probe.verdict is ProbeVerdict.STALE}
+        assert stale == {f"{engine.url} (rank {rank})" for rank in (0, 1)}
+        assert "(rank 0)" in check(report, CheckId.REPLICAS).detail
 
 
 def ranks_verified(engine: ScriptedEngine) -> Observed:

@@ -8,12 +8,24 @@ import pytest
 from msgspec.structs import replace
 
 from kvrelease import artifacts
-from kvrelease.artifacts import Verdict
+from kvrelease.artifacts import Fault, Verdict
+from kvrelease.binding.ranks import RankProof
 from kvrelease.verify.checks import CheckId, CheckVerdict
-from kvrelease.verify.evidence import Evidence, Isolation, Limits, PowerPair, ReferencePair
+from kvrelease.verify.consistency import ProbeVerdict
+from kvrelease.verify.evidence import (
+    Evidence,
+    Isolation,
+    Limits,
+    PowerPair,
+    ProbeEvidence,
+    ReferencePair,
+    ReplicaEvidence,
+)
 from kvrelease.verify.judge import VerifyReport, judge
 from tests.verify.builders import (
     BOUND,
+    CACHED_TOKENS,
+    URL,
     clean_probes,
     evidence,
     identity,
@@ -39,6 +51,21 @@ def test_a_clean_bound_run_passes_and_states_its_claim() -> None:
     assert report.binding.bound
     assert (report.stale.count, report.stale.of, report.prefixes) == (0, 12, 3)
     assert 0 < report.stale.upper < 0.25
+
+
+def test_suspects_may_all_be_stale_as_far_as_the_interval_goes() -> None:
+    suspect = [probe(f"s{number}", production=[leg(0.6)]) for number in range(8)]
+    stale = judge(evidence(replica([*suspect, *(replace(STALE, id=f"x{number}") for number in range(3))]))).stale
+    assert (stale.count, stale.suspect, stale.of, stale.upper) == (3, 8, 11, 1.0)
+    assert stale.lower == pytest.approx(0.0602, abs=1e-4)  # scipy.stats.binomtest(3, 11), as before
+    assert judge(evidence(replica([*suspect, *clean_probes(3)]))).stale.upper == pytest.approx(0.9398, abs=1e-4)
+
+
+def test_replicas_that_were_sent_the_same_probes_are_no_larger_sample() -> None:
+    one, two = replica(url="http://a"), replica(clean_probes(6), url="http://b")
+    stale = judge(evidence(one, two)).stale
+    assert (stale.of, stale.replica) == (6, "http://b")
+    assert stale.upper == judge(evidence(two)).stale.upper
 
 
 def test_prompts_too_short_to_probe_are_not_part_of_the_claim() -> None:
@@ -119,11 +146,41 @@ def test_a_reference_of_another_kind_is_too_blunt_for_a_pass_without_power() -> 
     assert judge(evidence(same)).verdict is Verdict.PASS
 
 
+def test_hits_that_nobody_can_attribute_are_of_unknown_origin_in_the_line_of_a_pass_and_for_power() -> None:
+    unattributed = [probe(f"p{number}", production=[leg(foreign=None)]) for number in range(12)]
+    report = judge(evidence(replica(unattributed)))
+    assert report.verdict is Verdict.PASS
+    assert f"{12 * CACHED_TOKENS} hit tokens are of unknown origin" in report.reason
+    # 0.01 nats of noise: staleness of one fine-tuning step hides below the threshold.
+    noisy = [replace(one, clean=(leg(0.02), leg())) for one in unattributed]
+    assert verdict_of(judge(evidence(replica(noisy))), CheckId.POWER) is CheckVerdict.INCONCLUSIVE
+    explained = [probe(f"p{number}", clean=[leg(0.02), leg()]) for number in range(12)]
+    assert verdict_of(judge(evidence(replica(explained))), CheckId.POWER) is CheckVerdict.NOTE
+
+
 def test_one_stale_replica_fails_all_and_is_named() -> None:
     report = judge(evidence(replica(url="http://a"), replica([*clean_probes(), STALE], url="http://b")))
     assert report.verdict is Verdict.FAIL
     (found,) = [check for check in report.checks if check.id is CheckId.REPLICAS]
     assert found.detail == "failed: http://b"
+
+
+def test_ranks_behind_one_url_are_judged_and_named_each_by_itself() -> None:
+    def of_rank(rank: int, *probes: ProbeEvidence) -> ReplicaEvidence:
+        one = replica(probes)
+        return replace(one, identity=replace(one.identity, rank=rank, ranks=(0, 1)), rank_proof=RankProof.PROVEN)
+
+    report = judge(evidence(of_rank(0, *clean_probes(), STALE), of_rank(1, *clean_probes())))
+    assert report.verdict is Verdict.FAIL
+    (found,) = [check for check in report.checks if check.id is CheckId.REPLICAS]
+    assert found.detail == f"failed: {URL} (rank 0)"
+    assert [one.replica for one in report.isolation] == [f"{URL} (rank 0)", f"{URL} (rank 1)"]
+    assert len(report.probes) == 2 * 12 + 1
+    assert {probe.replica for probe in report.probes if probe.verdict is ProbeVerdict.STALE} == {f"{URL} (rank 0)"}
+    # A fault of a rank that was asked is not one of a replica that nobody asked.
+    fault = Fault(where=f"{URL} (rank 1)", exit_code=5, message="it died")
+    again = judge(replace(evidence(of_rank(0, *clean_probes()), of_rank(1, *clean_probes())), faults=(fault,)))
+    assert verdict_of(again, CheckId.REPLICAS) is CheckVerdict.PASS
 
 
 def test_replicas_with_other_weights_are_named_as_mixed() -> None:

@@ -16,13 +16,21 @@ def prompt(name: str, weight: float = 1.0) -> Prompt:
 def test_a_prompt_of_two_cacheable_blocks_is_long_enough_and_one_token_less_is_not() -> None:
     tokens = {"long": tuple(range(33)), "exact": tuple(range(32)), "short": (1,)}
     tree = build_prefix_tree(tokens, block_tokens=16)
-    kept, skipped = long_enough([prompt(name) for name in tokens], tree)
+    kept, skipped = long_enough([prompt(name) for name in tokens], [tree])
     assert [one.id for one in kept] == ["long"]
     assert skipped == ("exact", "short")
 
 
+def test_a_prompt_that_is_too_short_for_the_larger_blocks_of_one_replica_is_no_probe_of_any() -> None:
+    tokens = {"long": tuple(range(129)), "short": tuple(range(64))}
+    small, large = (build_prefix_tree(tokens, block_tokens=block) for block in (16, 64))
+    kept, skipped = long_enough([prompt(name) for name in tokens], [small, None, large])
+    assert [one.id for one in kept] == ["long"]
+    assert skipped == ("short",)
+
+
 def test_without_token_ids_every_prompt_is_kept() -> None:
-    assert long_enough([prompt("a")], None) == ((prompt("a"),), ())
+    assert long_enough([prompt("a")], [None]) == ((prompt("a"),), ())
 
 
 def test_a_draw_is_without_replacement_reproducible_and_bounded() -> None:

@@ -6,16 +6,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kvrelease import artifacts
 from kvrelease.artifacts import Verdict
+from kvrelease.binding.observe import Leg
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.verify.diagnosis import Diagnosis
-from kvrelease.verify.evidence import Evidence, Limits
+from kvrelease.verify.evidence import Evidence, FlushEvidence, Limits, Recheck
+from kvrelease.verify.floor import judged_by_floor
 from kvrelease.verify.judge import VerifyReport, judge
 from kvrelease.verify.next_step import Action
-from kvrelease.verify.recheck import Cause
+from kvrelease.verify.recheck import Cause, CauseFound, cause_of
 from tests.engines.scripted import Generation, ScriptedEngine
+from tests.verify.builders import CACHED_TOKENS, leg, replica, stale_probe
 from tests.verify.deployments import deployment, observed, prompts, serve_users, verified, warmed
 
 SMALL = prompts(per_desk=1, desks=("returns",))
@@ -100,6 +104,28 @@ def test_a_flush_that_lies_tells_nothing_apart(stale: ScriptedEngine) -> None:
     assert only(report).cause.cause is None
     assert "were cached again after the flush" in only(report).cause.why
     assert Action.PREWARM not in [step.action for step in only(report).next_steps]
+
+
+def cause_by(*rechecks: Leg) -> CauseFound:
+    """Of two stale prefixes, asked again after a flush that one probe proves."""
+    probes = [stale_probe("a", prefix="one"), stale_probe("b", prefix="two")]
+    seen = replace(
+        replica(probes),
+        flush=FlushEvidence(probe="a", cached_before=192, requests_before=9, is_done=True, cached_after=0),
+        rechecks=tuple(Recheck(probe=one.id, leg=leg) for one, leg in zip(probes, rechecks, strict=False)),
+    )
+    floor, judged = judged_by_floor(seen)
+    return cause_of(seen, judged, floor=floor, runs_other_weights=False)
+
+
+def test_a_stale_answer_over_entries_that_a_tier_below_brought_back_is_not_the_model_s_fault() -> None:
+    refilled = leg(0.6, foreign=CACHED_TOKENS)
+    assert cause_by(leg(cached=0), refilled).cause is Cause.CACHE
+    assert cause_by(leg(0.6, cached=0), refilled).cause is Cause.MODEL
+    for other in (refilled, leg(0.6, foreign=None)):
+        found = cause_by(other, other)
+        assert found.cause is None
+        assert "a tier below filled the cache" in found.why
 
 
 def test_a_flush_that_is_refused_tells_nothing_apart(stale: ScriptedEngine) -> None:

@@ -20,6 +20,7 @@ from kvrelease.verify.consistency import ProbeVerdict
 from kvrelease.verify.evidence import Evidence, Isolation, Limits, RungOutcome
 from kvrelease.verify.exposure import SpaceVerdict
 from kvrelease.verify.judge import judge
+from kvrelease.verify.legs import LAST_LOOKS
 from kvrelease.verify.run import Observed, conclude, observe
 from kvrelease.verify.twins import Twins
 from tests.engines.never_hits import NeverHits
@@ -94,6 +95,7 @@ def test_salted_passes_with_binding_proved_and_exposes_the_unsalted_space(ledger
         assert report.binding.bound
         assert check(report, CheckId.RESIDENCY).verdict is CheckVerdict.PASS
         assert [(one.key_space, one.verdict) for one in report.exposure] == [(None, SpaceVerdict.STALE)]
+        assert "unsalted requests would meet a stale prefix" in report.reason
 
 
 def test_a_previous_namespace_that_the_ledger_knows_is_probed_as_exposure(ledger: Ledger) -> None:
@@ -333,6 +335,27 @@ def test_what_missed_at_first_and_is_stale_the_second_time_does_not_pass() -> No
         assert check(report, CheckId.FIRST_TOUCH).verdict is not CheckVerdict.FAIL
 
 
+def test_of_each_prefix_up_to_six_what_missed_at_first_is_asked_again() -> None:
+    desks = ("returns", "billing", "repairs", "sales", "parts")
+    late = prompts(per_desk=1, desks=desks)
+    with LateTier(release="old") as engine:
+        serve_users(engine, prompt_set=prompts(per_desk=1, desks=("parts",)))
+        engine.old = dict(engine.cache.blocks)  # type: ignore[attr-defined]
+        engine.reload("new", reset=True)
+        engine.seen.clear()
+        report = verified(engine, deployed=deployment(prompt_set=late), limits=Limits(stale_below=0.5))
+        assert report.verdict is Verdict.FAIL, report.reason
+        assert {probe.prefix for probe in report.probes if probe.verdict is ProbeVerdict.STALE} == {"parts"}
+
+
+def test_prefixes_beyond_that_are_told_as_not_covered() -> None:
+    many = prompts(per_desk=1, desks=tuple(f"desk-{number}" for number in range(LAST_LOOKS + 2)))
+    with ScriptedEngine(release="new") as engine:
+        report = verified(engine, deployed=deployment(prompt_set=many), limits=Limits(stale_below=0.32))
+        assert report.verdict is Verdict.PASS, report.reason
+        assert any(one.startswith("what 2 shared prefixes that hit nothing at first") for one in report.not_covered)
+
+
 @pytest.mark.parametrize(("is_stale", "verdict"), [(False, Verdict.PASS), (True, Verdict.FAIL)])
 def test_a_first_upgrade_without_golden_or_baseline_is_gated_by_the_bypass_alone_and_says_what_it_did_not_cover(
     is_stale: bool, verdict: Verdict
@@ -465,6 +488,9 @@ def test_ctrl_c_keeps_the_evidence_and_never_passes_or_fails(after: int, ledger:
         found = with_clients([engine], main)
         assert found.evidence.interrupted
         assert found.evidence.cost.requests >= after
+        rungs = found.evidence.replicas[0].rungs
+        enough = [rung for rung in rungs if rung.outcome is RungOutcome.UNNEEDED]
+        assert not enough or any(rung.proved for rung in rungs), "no way was enough where none was used"
         report, _ = conclude(found, deployment=SALTED, ledger=ledger)
         assert report.verdict is Verdict.INCONCLUSIVE
         assert ledger.events()[0].verdict is Verdict.INCONCLUSIVE

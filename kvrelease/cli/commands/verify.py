@@ -30,6 +30,7 @@ def verify(
     prompts: options.PromptsOption = None,
     engine_url: options.EngineUrlOption = None,
     replicas: options.ReplicasOption = None,
+    data_parallel: options.DataParallelOption = "auto",
     engine: options.EngineOption = None,
     model: options.ModelOption = None,
     namespace: options.NamespaceOption = None,
@@ -196,10 +197,11 @@ def verify(
     --watch 300 --watch-for 3600 --metrics-file /var/lib/node_exporter/kvrelease.prom
     """
     from kvrelease import artifacts
-    from kvrelease.verify.evidence import Evidence, Limits
+    from kvrelease.verify.evidence import Limits
     from kvrelease.verify.judge import judge
     from kvrelease.verify.record import Record
     from kvrelease.verify.run import Observed, conclude, observe
+    from kvrelease.verify.saved import read_evidence
     from kvrelease.verify.twins import open_twins
 
     if judge_again is not None:
@@ -215,7 +217,7 @@ def verify(
     )
     results.require_places()
     if judge_again is not None:
-        report = judge(artifacts.read(judge_again, Evidence))
+        report = judge(read_evidence(judge_again))
         return results.deliver(report, code=exit_code(verdict=report.verdict))
     config = session.configuration()
     access = session.access_of(
@@ -228,6 +230,7 @@ def verify(
         headers=header,
         wait_s=wait,
         replicas=replicas,
+        data_parallel=data_parallel,
     )
     records = [None if path is None else artifacts.read(path, Record) for path in (golden, baseline)]
     prompt_set = session.read_prompts(prompts)

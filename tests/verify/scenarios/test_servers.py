@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from kvrelease.binding.deployment import Deployment
 from kvrelease.engines.base import EngineKind
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.verify.checks import CheckId
@@ -140,3 +141,10 @@ def test_a_sliding_window_whose_server_discards_prompts() -> None:
         assert_open(report, CheckId.CONTROL)
         assert "did not hit. Likely causes: " in says(report, CheckId.CONTROL)
         assert "--swa-full" in says(report, CheckId.CONTROL)
+
+
+@pytest.mark.parametrize("salted", [SALTED, with_body(SALTED, cache_slat=NAMESPACE)], ids=["salted", "and misspelt"])
+def test_a_salted_deployment_whose_cache_cannot_hit_is_not_said_to_be_unbound(salted: Deployment) -> None:
+    """vLLM with prefix caching off, or a server that discards: no nonce can hit, whosever it is."""
+    with NeverHits(release="new") as engine:
+        assert_open(verified(engine, deployed=salted, limits=LIMITS), CheckId.CONTROL, CheckId.BINDING)
