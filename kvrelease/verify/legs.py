@@ -104,12 +104,7 @@ class Collector:
             as_production=self._request,
             observe=self._observe,
         )
-        self._repeated = RepeatedLegs(
-            as_production=self._as_users_do,
-            clean_twin=self._references.clean_twin,
-            screening=lambda prompt_id: self._production[prompt_id][0],
-            observe=self._observe,
-        )
+        self._repeated = self._repeated_in(replica.deployment.salt)
         self._uniques = Uniques(
             replica, route=probe_request(replica, probes[0], salt=None).route, observe=self._observe
         )
