@@ -1,7 +1,7 @@
 """What fewer candidates than twenty show: `python -m benchmarks.candidates [POOL]` prints docs/statistics.md's table.
 
-Drawn from what the gate's benchmark recorded (`benchmarks/gate/pools`): each answer is cut to what a server tells that
-gives so many candidates, and compared again. No engine is run.
+Drawn from what the gate's benchmark recorded (`python -m benchmarks.gate record`): each answer is cut to what a server
+tells that gives so many candidates, and compared again. No engine is run.
 """
 
 from __future__ import annotations
@@ -11,17 +11,21 @@ import statistics
 import sys
 from pathlib import Path
 
-from benchmarks.gate.places import COMMITTED
+from benchmarks.gate.places import pool_paths
 from benchmarks.gate.pool import load
 from kvrelease.verify.distance import Distance, cut_to, distance
 
 CANDIDATES = (1, 2, 3, 4, 5, 8, 20)
-POOL = COMMITTED / "local.reading.all-36.pool"
+POOL = "local.reading.all-36.pool"
+RECORD = "python -m benchmarks.gate record --release all-36 --level reading"
 
 
 def main(arguments: list[str]) -> None:
     """Prints one row for each number of candidates."""
-    pool = load(Path(arguments[0]) if arguments else POOL)
+    paths = [Path(arguments[0])] if arguments else [path for path in pool_paths() if path.name == POOL]
+    if not paths:
+        raise SystemExit(f"{POOL} was not recorded: {RECORD}")
+    pool = load(paths[0])
     observations = pool.observations()
     heads = ("candidates", "stale: median", "a tenth is below", "of twenty's", "share none", "clean: largest")
     print(f"{pool.name}, {len(pool.prompts)} prompts; nats\n\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}")

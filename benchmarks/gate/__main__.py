@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.gate.cells import WANTED, cells_of
 from benchmarks.gate.counting import PROCESSES, RUNS, count_all, counted, jobs
 from benchmarks.gate.levels import LOCAL_LEVELS, SHIPPED_LEVEL, SHIPPED_READS
-from benchmarks.gate.places import COMMITTED, REPOSITORY, engines_cache, home, pause, say
+from benchmarks.gate.places import COMMITTED, REPOSITORY, engines_cache, home, pause, pool_paths, say
 from benchmarks.gate.plot import svg
 from benchmarks.gate.pool import load, pool_name, save, trimmed
 from benchmarks.gate.promises import broken_promises, uncounted
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.step == "ship":
         _ship(options)
         return 0
-    paths = _pools(options.pools)
+    paths = pool_paths(options.pools)
     wanted = jobs(paths, runs=options.runs)
     results = home() / "counts.jsonl"
     if options.step == "run":
@@ -83,11 +83,6 @@ def main(arguments: Sequence[str]) -> int:
     if missing:
         print(f"NOT KNOWN of {len(missing)} of {len(WANTED)} pools, the first: {missing[0]}", file=sys.stderr)
     return 1 if broken else 3 if missing else 0
-
-
-def _pools(folder: Path | None) -> list[Path]:
-    recorded = sorted((folder or home() / "pools").glob("*.pool"))
-    return recorded or sorted(COMMITTED.glob("*.pool"))
 
 
 def _ship(options: argparse.Namespace) -> None:

@@ -22,6 +22,12 @@ def home() -> Path:
     return engines_cache() / "gate"
 
 
+def pool_paths(folder: Path | None = None) -> list[Path]:
+    """The pools that were recorded, in `folder` or at home; where none were, those that the repository ships."""
+    recorded = sorted((folder or home() / "pools").glob("*.pool"))
+    return recorded or sorted(COMMITTED.glob("*.pool"))
+
+
 def pause() -> None:
     """Waits while the file that `KVRELEASE_QUIET_FILE` names exists: something else on this machine is being timed."""
     named = os.environ.get("KVRELEASE_QUIET_FILE")
