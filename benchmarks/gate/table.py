@@ -114,7 +114,6 @@ def _verdict(broken: Sequence[str], missing: Sequence[str]) -> list[str]:
 
 
 def _clean_row(cell: Cell, sizes: Sizes) -> Iterable[str]:
-    undecided = cell.count(Verdict.INCONCLUSIVE)
     fails = cell.count(Verdict.FAIL)
     return (
         *cell.pool,
@@ -123,23 +122,27 @@ def _clean_row(cell: Cell, sizes: Sizes) -> Iterable[str]:
         f"{cell.runs:,}",
         f"{fails}: {share_text(fails, cell.runs)}",
         f"{cell.count(Verdict.PASS) / cell.runs:.2%}",
-        f"{cell.blind / cell.runs:.2%}",
-        f"{(undecided - cell.blind) / cell.runs:.2%}",
-        f"{cell.requests / cell.runs / PROBES:.2f}",
+        *_undecided_and_cost(cell),
         f"{cell.tokens / cell.runs:,.0f}",
     )
 
 
 def _stale_row(cell: Cell) -> Iterable[str]:
-    undecided = cell.count(Verdict.INCONCLUSIVE)
     return (
         *cell.pool,
         f"{cell.stale_share:.0%}",
         f"{cell.missed}: {share_text(cell.missed, cell.runs)}",
         f"{cell.unmet / cell.runs:.2%}",
         f"{cell.count(Verdict.FAIL) / cell.runs:.2%}",
+        *_undecided_and_cost(cell),
+    )
+
+
+def _undecided_and_cost(cell: Cell) -> Iterable[str]:
+    """What every row has: runs that were inconclusive, because of `power` alone or not, and requests for each probe."""
+    return (
         f"{cell.blind / cell.runs:.2%}",
-        f"{(undecided - cell.blind) / cell.runs:.2%}",
+        f"{(cell.count(Verdict.INCONCLUSIVE) - cell.blind) / cell.runs:.2%}",
         f"{cell.requests / cell.runs / PROBES:.2f}",
     )
 
