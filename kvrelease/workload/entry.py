@@ -13,6 +13,9 @@ from kvrelease.workload.body import check_body
 from kvrelease.workload.place import Place, kind_name, quoted
 from kvrelease.workload.prompt_set import Prompt, PromptSet, body_digest
 
+# Of prompt sets that people write; other files hold one request a line.
+YAML_SUFFIXES = (".yaml", ".yml")
+
 MAX_ID_CHARACTERS = 128  # ids are shown in tables and JUnit names
 MAX_LABEL_CHARACTERS = 64
 MAX_WEIGHT = 1e15  # keeps sums of weights finite and exact enough; request counts are far below
@@ -108,10 +111,6 @@ def read_label(value: object, *, place: Place) -> str | None:
     return value
 
 
-def _is_yaml(source: str) -> bool:
-    return source.lower().endswith((".yaml", ".yml"))
-
-
 def assemble(entries: Sequence[Entry], *, name: str, source: str) -> PromptSet:
     """The prompt set of a file's entries.
 
@@ -124,7 +123,9 @@ def assemble(entries: Sequence[Entry], *, name: str, source: str) -> PromptSet:
     if not entries:
         raise PromptSetError(
             f"reading the prompt set {source}: it holds no prompts",
-            hint="add at least one under `prompts:`" if _is_yaml(source) else "it takes one request body a line",
+            hint="add at least one under `prompts:`"
+            if source.lower().endswith(YAML_SUFFIXES)
+            else "it takes one request body a line",
         )
     places: dict[str, Place] = {}
     for entry in entries:

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 import kvrelease
 from kvrelease.errors import InputError, NotFound, PromptSetError, TrafficLogError
-from kvrelease.workload.entry import assemble
+from kvrelease.workload.entry import YAML_SUFFIXES, assemble
 from kvrelease.workload.jsonl_file import read_jsonl
 from kvrelease.workload.log_set import read_log_set
 from kvrelease.workload.logs.detection import shape_of
@@ -19,7 +19,6 @@ from kvrelease.workload.yaml_file import read_yaml
 MAX_JSONL_BYTES = 256 * 1024 * 1024
 MAX_YAML_BYTES = 16 * 1024 * 1024  # parsed far more slowly, and written by people
 
-_YAML_SUFFIXES = (".yaml", ".yml")
 _JSONL_SUFFIXES = (".jsonl", ".ndjson")
 _LOG_SUFFIXES = (".json", ".csv", ".txt", ".text", ".log", ".gz")
 
@@ -42,7 +41,7 @@ def load_prompt_set(what: str, *, directory: Path) -> PromptSet:
         InputError: it cannot be read, or a log in it is damaged.
     """
     path = find_prompt_set(what, directory=directory)
-    if path.suffix.lower() in _YAML_SUFFIXES:
+    if path.suffix.lower() in YAML_SUFFIXES:
         content = read_yaml(_decode(_read(path, what, limit_bytes=MAX_YAML_BYTES), source=what), source=what)
         return assemble(content.entries, name=content.name or path.stem, source=what)
     if path.suffix.lower() in _JSONL_SUFFIXES and not _is_other_log(path, what):
@@ -59,7 +58,7 @@ def is_checked_as_log(path: Path, what: str) -> bool:
         InputError: it cannot be read.
     """
     suffix = path.suffix.lower()
-    if suffix in _YAML_SUFFIXES:
+    if suffix in YAML_SUFFIXES:
         return False
     if suffix not in _JSONL_SUFFIXES or path.stat().st_size > MAX_JSONL_BYTES:
         return True
@@ -102,7 +101,7 @@ def find_prompt_set(what: str, *, directory: Path) -> Path:
         raise NotFound(
             f"looking for the prompt set {what}: no such file in {directory}", hint=_shipped_hint(closest_to=name)
         )
-    if path.suffix.lower() not in (*_YAML_SUFFIXES, *_JSONL_SUFFIXES, *_LOG_SUFFIXES):
+    if path.suffix.lower() not in (*YAML_SUFFIXES, *_JSONL_SUFFIXES, *_LOG_SUFFIXES):
         raise PromptSetError(
             f"reading the prompt set {what}: the suffix {quoted(path.suffix)} does not tell its format",
             hint="name it .yaml (a `prompts:` list), .jsonl (one request body a line), or as a log: .json, .csv, .txt, "

@@ -119,12 +119,13 @@ def select(
     from kvrelease.printable import number_of
     from kvrelease.report.selection import selection_document
     from kvrelease.selection.set_file import set_lines
+    from kvrelease.workload.entry import YAML_SUFFIXES
 
     is_page = choose_format(form, report) is not Format.JSON and report is None
     for option, path in (("--output", output), ("--report", report)):
         if path is not None and path.exists() and log.exists() and path.samefile(log):
             raise UsageError(f"{option} {path}: it is the log itself, and would be replaced", hint="name another file")
-    if log_format is None and log.suffix.lower() in (".yaml", ".yml"):
+    if log_format is None and log.suffix.lower() in YAML_SUFFIXES:
         raise InputError(
             f"selecting from the log {log}: it is YAML, as prompt sets are, and no log",
             hint=f"kvrelease prewarm --prompts {log} takes a set as it is; kvrelease prompts check {log} looks at it",
