@@ -60,11 +60,6 @@ class Pace:
         self._best_s: dict[int, float] = {}  # by the magnitude of the tokens computed
         self._cost: dict[int, float] = {}  # by the magnitude of the limit
 
-    @property
-    def lowered(self) -> int:
-        """How often it was lowered."""
-        return self.lowered_by.total()
-
     def answered(
         self,
         *,

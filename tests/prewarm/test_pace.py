@@ -37,7 +37,7 @@ def test_a_server_that_takes_more_gets_more_up_to_the_cap_and_never_beyond() -> 
     server.answer(12)
     assert server.limits[:3] == [4, 8, 13]
     assert set(server.limits[2:]) == {13}
-    assert server.pace.lowered == 0
+    assert server.pace.lowered_by.total() == 0
 
 
 @pytest.mark.parametrize("cap", [1, 2, AUTO_CAP])
@@ -67,7 +67,7 @@ def test_answers_to_what_was_sent_before_lower_it_once() -> None:
     pace = Pace(8, start=8)
     for _ in range(8):
         pace.answered(sent_s=0.0, at_s=1.0, was_throttled=True)
-    assert (pace.limit, pace.lowered) == (4, 1)
+    assert (pace.limit, pace.lowered_by.total()) == (4, 1)
 
 
 def test_a_queue_of_its_own_making_lowers_it() -> None:
@@ -82,7 +82,7 @@ def test_a_server_that_computes_one_after_another_is_not_made_to_queue() -> None
     server = Server(Pace(64), lambda together: 0.1 * together)
     server.answer(40)
     assert max(server.limits[10:]) <= 16
-    assert server.pace.lowered > 0
+    assert server.pace.lowered_by.total() > 0
 
 
 def test_a_server_that_batches_keeps_its_requests_though_each_takes_longer() -> None:
@@ -98,7 +98,7 @@ def test_prompts_of_other_lengths_are_not_taken_for_a_slow_server() -> None:
         pace.answered(
             sent_s=step * 0.1, at_s=step * 0.1 + 1, was_throttled=False, ttft_s=tokens / 100, computed_tokens=tokens
         )
-    assert (pace.limit, pace.lowered) == (16, 0)
+    assert (pace.limit, pace.lowered_by.total()) == (16, 0)
 
 
 def test_unknown_times_speak_neither_for_nor_against() -> None:
@@ -122,7 +122,7 @@ def test_a_queue_lowers_it_from_more_than_half_of_ours_and_more_than_one() -> No
 def test_one_request_at_a_time_is_never_called_lowered() -> None:
     pace = Pace(1)
     pace.queued(9.0, at_s=1.0)
-    assert (pace.limit, pace.lowered) == (1, 0)
+    assert (pace.limit, pace.lowered_by.total()) == (1, 0)
 
 
 def test_long_prompts_after_short_ones_are_not_taken_for_a_slow_server() -> None:
@@ -130,7 +130,7 @@ def test_long_prompts_after_short_ones_are_not_taken_for_a_slow_server() -> None
     for step in range(80):
         tokens = 20 if step < 40 else 600
         pace.answered(sent_s=step, at_s=step + 1, was_throttled=False, ttft_s=tokens / 100, computed_tokens=tokens)
-    assert (pace.limit, pace.lowered) == (16, 0)
+    assert (pace.limit, pace.lowered_by.total()) == (16, 0)
 
 
 def rounds(pace: Pace, *rounds_of_s: tuple[float, ...]) -> None:
@@ -154,7 +154,7 @@ def test_a_first_token_of_more_than_twice_the_best_lowers_it_where_nothing_is_wo
 def test_one_slow_answer_of_a_round_does_not_lower_it() -> None:
     pace = Pace(8, start=4)
     rounds(pace, (0.1,) * 4, (*(0.1,) * 6, 0.1, 9.0))
-    assert pace.lowered == 0
+    assert pace.lowered_by.total() == 0
 
 
 def test_the_least_that_a_request_cost_with_fewer_in_flight_is_remembered() -> None:
@@ -162,4 +162,4 @@ def test_the_least_that_a_request_cost_with_fewer_in_flight_is_remembered() -> N
     pace = Pace(8, start=8)
     pace.queued(9.0, at_s=0.0)
     rounds(pace, (0.1,) * 4, (0.1,) * 5, (0.1,) * 6, (0.2,) * 7, (0.205,) * 8)
-    assert pace.lowered == 2
+    assert pace.lowered_by.total() == 2
