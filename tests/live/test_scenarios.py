@@ -13,15 +13,16 @@ from tests.live.scenarios import Scenario, Stage
 from tests.live.servers import Server
 
 # The others are told by test_vllm.py and test_llamacpp.py, or are the benchmark's: `python -m benchmarks.scenarios`.
-IN_CI = ("slot restore, quantised KV", "salt misspelt", "rollback", "old weights under the new label")
+LLAMACPP = ("slot restore, quantised KV",)
+VLLM = ("salt misspelt", "rollback", "old weights under the new label")
 ON_VLLM = scenarios.VLLM[0]
 
 both_states = pytest.mark.parametrize("stale", [True, False], ids=["stale", "clean"])
 
 
-def played(*every: Scenario) -> pytest.MarkDecorator:
-    """Those of a server that CI plays."""
-    return pytest.mark.parametrize("scenario", [one for one in every if one.name in IN_CI], ids=lambda one: one.name)
+def played(every: tuple[Scenario, ...], names: tuple[str, ...]) -> pytest.MarkDecorator:
+    """Those of an engine that CI plays."""
+    return pytest.mark.parametrize("scenario", [one for one in every if one.name in names], ids=lambda one: one.name)
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +37,12 @@ def stage(pair: Pair, prompts: Path, tmp_path: Path, stale: bool) -> Stage:
 
 
 @both_states
-@played(scenarios.LLAMACPP[1])
+@played(scenarios.LLAMACPP, LLAMACPP)
 def test_llamacpp(scenario: Scenario, stage: Stage) -> None:
     assert not scenario.wrong(scenario.play(stage), stale=stage.stale)
 
 
 @both_states
-@played(*ON_VLLM.scenarios)
+@played(ON_VLLM.scenarios, VLLM)
 def test_vllm(scenario: Scenario, stage: Stage, vllm: Server) -> None:
     assert not scenario.wrong(scenario.play(stage, vllm), stale=stage.stale)
