@@ -15,11 +15,19 @@ from typing import TypeVar
 import msgspec
 
 from kvrelease.binding.observe import Leg
-from kvrelease.verify.consistency import is_gone, is_proven, is_suspect, needs_ranks, suspicion, threshold_nats
+from kvrelease.verify.consistency import (
+    is_beyond_writing,
+    is_gone,
+    is_proven,
+    is_suspect,
+    needs_ranks,
+    suspicion,
+    threshold_nats,
+)
 from kvrelease.verify.evidence import ProbeEvidence, Repeats
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.peers import PEERS, can_prove, representatives, stands_apart, stays_apart
-from kvrelease.verify.repeats import REPEATS, in_turn, is_let_go
+from kvrelease.verify.repeats import MAX_REPEATED, REPEATS, in_turn, is_let_go
 
 Wanted = TypeVar("Wanted")
 Answer = TypeVar("Answer")
@@ -48,22 +56,50 @@ def suspects_of(probes: Sequence[ProbeEvidence], *, floor: NoiseFloor) -> list[P
     return sorted((probe for probe in probes if is_suspect(probe, floor)), key=suspicion, reverse=True)
 
 
+def repeats_at_once(
+    probe: ProbeEvidence, *, among: Sequence[ProbeEvidence], floor: Callable[[], NoiseFloor]
+) -> Generator[Ask, Leg, None]:
+    """Asks a suspect again before anything else is sent, where it differs by more than one entry's writing makes.
+
+    What it hit may be evicted by the time that all probes have their reference legs: other clients write meanwhile.
+    A smaller difference waits, because repeats alone cannot prove it.
+
+    Args:
+        probe: with its screening and reference legs.
+        among: all probes of the run so far, with the repeats of those that were asked before.
+        floor: of the run so far; computed for a large difference alone, because it takes all legs.
+    """
+    if not is_beyond_writing(probe):
+        return
+    so_far = floor()
+    if is_suspect(probe, so_far) and _may_ask(probe, _asked_of(among), floor=so_far):
+        yield from _asked_again(probe, floor=so_far)
+
+
 def repeats_to_ask(probes: Sequence[ProbeEvidence], *, floor: NoiseFloor) -> Generator[Ask, Leg, None]:
     """Asks suspects again: the worst of each shared prefix first, and no second one once a failure is proven.
 
     Args:
-        probes: with their screening and reference legs.
+        probes: with their screening and reference legs, and the repeats of those that were asked at once.
         floor: of the same run.
     """
-    suspects = suspects_of(probes, floor=floor)
-    asked: set[str] = set()
-    is_over = False
-    for suspect in in_turn(suspects):
-        if is_over and suspect.prefix in asked:
-            return
-        asked.add(suspect.prefix)
-        repeats = yield from _asked_again(suspect, floor=floor)
-        is_over = is_over or is_proven(msgspec.structs.replace(suspect, repeats=repeats), floor)
+    asked = _asked_of(probes)
+    waiting = [one for one in suspects_of(probes, floor=floor) if not one.repeats.production]
+    for suspect in in_turn(waiting):
+        if _may_ask(suspect, asked, floor=floor):
+            repeats = yield from _asked_again(suspect, floor=floor)
+            asked.append(msgspec.structs.replace(suspect, repeats=repeats))
+
+
+def _asked_of(probes: Sequence[ProbeEvidence]) -> list[ProbeEvidence]:
+    return [one for one in probes if one.repeats.production]
+
+
+def _may_ask(suspect: ProbeEvidence, asked: Sequence[ProbeEvidence], *, floor: NoiseFloor) -> bool:
+    """Whether one more suspect fits the error rate and, once a failure is proven, would speak for another prefix."""
+    if len(asked) >= MAX_REPEATED:
+        return False
+    return all(one.prefix != suspect.prefix for one in asked) or not any(is_proven(one, floor) for one in asked)
 
 
 def _asked_again(suspect: ProbeEvidence, *, floor: NoiseFloor) -> Generator[Ask, Leg, Repeats]:

@@ -145,6 +145,11 @@ def is_suspect(probe: ProbeEvidence, floor: NoiseFloor) -> bool:
     return any(found.is_above(threshold_nats(floor)) for found in leg_distances(probe))
 
 
+def is_beyond_writing(probe: ProbeEvidence) -> bool:
+    """Whether some screening leg is farther from its clean twin than entries of one prompt were seen to be apart."""
+    return suspicion(probe) > WRITTEN_APART_NATS
+
+
 def suspicion(probe: ProbeEvidence) -> float:
     """For sorting suspects, worst first."""
     return max((found.nats or 0.0 for found in leg_distances(probe)), default=0.0)

@@ -2,10 +2,11 @@
 
 Production legs first: every request changes the cache, and a control on a one-slot engine wipes what it should find.
 Then other key spaces, control and binding; reference legs last, because they write too; entries written again in
-company, production again, repeats of suspects and their peers at the end. An engine that a reference leg heals answers
-production's repeats at once, before anybody is a suspect: there the reference leg wipes what they should find. So does
-a flush, the last resort: it comes after everything else, of every rank that it would empty, and production's repeats
-before it.
+company, production again, repeats of suspects and their peers at the end; but a suspect that differs by more than
+writing explains is asked again as soon as its clean twin is there, before other clients evict what it hit. An engine
+that a reference leg heals answers production's repeats before anybody is a suspect: there the reference leg wipes what
+they should find. So does a flush, the last resort: it comes after everything else, of every rank that it would empty,
+and production's repeats before it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from kvrelease.binding.deployment import Replica
 from kvrelease.binding.observe import Leg
 from kvrelease.engines.base import Request
 from kvrelease.progress import Progress, ProgressEvent
-from kvrelease.verify.asking import peers_to_write, repeats_to_ask
+from kvrelease.verify.asking import peers_to_write, repeats_at_once, repeats_to_ask
 from kvrelease.verify.bisect import Bisector
 from kvrelease.verify.consistency import is_suspect
 from kvrelease.verify.distance import telling_tokens
@@ -163,6 +164,7 @@ class Collector:
         for prompt_id in self._prompts:
             await self._references.refer(prompt_id)
             await self._heal(prompt_id)
+            await self._ask_again_at_once(prompt_id)
         if self._ladder.used is Isolation.REFERENCE:
             await self._calibrate()
         elif self._references.cold and not self._references.clean:
@@ -221,6 +223,9 @@ class Collector:
             for prompt_id, legs in self._production.items()
         )
 
+    def _probe(self, prompt_id: str) -> ProbeEvidence:
+        return next(probe for probe in self._probes() if probe.id == prompt_id)
+
     def _floor(self) -> NoiseFloor:
         return judging_floor(self.evidence())
 
@@ -264,10 +269,16 @@ class Collector:
 
     async def _heal(self, prompt_id: str) -> None:
         """What a reference leg replaced cannot be asked for later: a suspect's clean repeats come at once."""
-        if self._capabilities.reference_heals and prompt_id in self._references.clean:
-            (probe,) = (one for one in self._probes() if one.id == prompt_id)
-            if is_suspect(probe, self._floor()):
-                await self._repeated.all_clean([prompt_id])
+        if not self._capabilities.reference_heals or prompt_id not in self._references.clean:
+            return
+        if is_suspect(self._probe(prompt_id), self._floor()):
+            await self._repeated.all_clean([prompt_id])
+
+    async def _ask_again_at_once(self, prompt_id: str) -> None:
+        """What other clients evict cannot be asked for later either: repeats of a large difference come at once."""
+        if not self._capabilities.reference_heals and prompt_id in self._references.clean:
+            probe = self._probe(prompt_id)
+            await self._repeated.ask(repeats_at_once(probe, among=self._probes(), floor=self._floor))
 
     async def _expose(self) -> None:
         for key_space in self._spaces:

@@ -11,13 +11,22 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Generator
+from functools import partial
 
 from msgspec.structs import replace
 
 from kvrelease.artifacts import Verdict
 from kvrelease.binding.observe import Leg
-from kvrelease.verify.asking import Answer, Ask, LegKind, Wanted, peers_to_write, repeats_to_ask
-from kvrelease.verify.evidence import Evidence, Limits, ProbeEvidence, Repeats
+from kvrelease.verify.asking import (
+    Answer,
+    Ask,
+    LegKind,
+    Wanted,
+    peers_to_write,
+    repeats_at_once,
+    repeats_to_ask,
+)
+from kvrelease.verify.evidence import Evidence, Limits, ProbeEvidence
 from kvrelease.verify.judge import judge
 from kvrelease.verify.noise import noise_floor
 from kvrelease.verify.reference_legs import REWRITTEN
@@ -98,21 +107,24 @@ def observed_run(
         )
         for number in range(probes)
     ]
-    found = {number: _drawn(one, prefix=f"desk{number % prefixes}") for number, one in enumerate(entries)}
-    floor = noise_floor(found.values())
-    wanted = repeats_to_ask(list(found.values()), floor=floor)
-    again: dict[str, dict[LegKind, list[Leg]]] = {}
+    found: dict[int, ProbeEvidence] = {}
 
     def asked(ask: Ask) -> Leg:
-        entry = entries[int(ask.probe[1:])]
-        leg = entry.production() if ask.kind is LegKind.PRODUCTION else entry.clean()
-        again.setdefault(ask.probe, {kind: [] for kind in LegKind})[ask.kind].append(leg)
+        number = int(ask.probe[1:])
+        entry, again = entries[number], found[number].repeats
+        if ask.kind is LegKind.PRODUCTION:
+            again = replace(again, production=(*again.production, leg := entry.production()))
+        else:
+            again = replace(again, clean=(*again.clean, leg := entry.clean()))
+        found[number] = replace(found[number], repeats=again)
         return leg
 
-    answer_all(wanted, asked)
-    for name, legs in again.items():
-        repeats = Repeats(production=tuple(legs[LegKind.PRODUCTION]), clean=tuple(legs[LegKind.CLEAN]))
-        found[int(name[1:])] = replace(found[int(name[1:])], repeats=repeats)
+    for number, one in enumerate(entries):
+        found[number] = _drawn(one, prefix=f"desk{number % prefixes}")
+        so_far = tuple(found.values())
+        answer_all(repeats_at_once(so_far[-1], among=so_far, floor=partial(noise_floor, so_far)), asked)
+    floor = noise_floor(found.values())
+    answer_all(repeats_to_ask(tuple(found.values()), floor=floor), asked)
 
     def written_again(company: tuple[str, ...]) -> list[Leg]:
         legs = [entries[int(name[1:])].rewritten() for name in company]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from kvrelease.binding.observe import Leg
-from kvrelease.verify.asking import Ask, LegKind, peers_to_write, repeats_to_ask
+from kvrelease.verify.asking import Ask, LegKind, peers_to_write, repeats_at_once, repeats_to_ask
 from kvrelease.verify.evidence import ProbeEvidence
 from kvrelease.verify.noise import noise_floor
 from kvrelease.verify.peers import PEERS, PEERS_SHARE
-from kvrelease.verify.repeats import LEGS_THAT_CLEAR, REPEATS
-from tests.verify.builders import clean_probes, leg, probe, stale_probe
+from kvrelease.verify.repeats import LEGS_THAT_CLEAR, MAX_REPEATED, REPEATS
+from tests.verify.builders import clean_probes, leg, probe, repeats, stale_probe
 from tests.verify.simulation import answer_all
 
 
@@ -57,6 +59,47 @@ def test_the_worst_of_each_prefix_comes_first_and_no_second_one_after_a_proof() 
 def test_a_suspect_whose_difference_is_gone_is_let_go_half_way() -> None:
     found = asked([suspect("s", 0.6, prefix="desk"), *clean_probes()], lambda _: leg())
     assert len(found) == 2 * LEGS_THAT_CLEAR
+
+
+def asked_at_once(
+    wanted: ProbeEvidence, *before: ProbeEvidence, answer: Callable[[Ask], Leg] = still_stale
+) -> list[Ask]:
+    """What is asked of a probe as soon as it has its clean twin."""
+    found: list[Ask] = []
+
+    def kept(ask: Ask) -> Leg:
+        found.append(ask)
+        return answer(ask)
+
+    among = (*before, wanted)
+    answer_all(repeats_at_once(wanted, among=among, floor=lambda: noise_floor(among)), kept)
+    return found
+
+
+def test_a_large_difference_is_asked_again_at_once_and_a_small_one_waits() -> None:
+    assert len(asked_at_once(suspect("s", 0.6, prefix="desk"))) == 2 * REPEATS
+    assert asked_at_once(suspect("s", SMALL, prefix="desk")) == []
+    assert asked_at_once(probe("clean", prefix="desk")) == []
+
+
+def test_at_once_one_of_each_prefix_is_asked_after_a_proof_and_another_one_without() -> None:
+    proven = stale_probe("proven", prefix="one")
+    assert asked_at_once(suspect("s", 0.9, prefix="one"), proven) == []
+    assert asked_at_once(suspect("s", 0.9, prefix="two"), proven)
+    let_go = replace(proven, repeats=repeats(*[leg()] * REPEATS))
+    assert asked_at_once(suspect("s", 0.9, prefix="one"), let_go)
+
+
+def test_no_more_are_asked_again_than_share_the_error_rate_whenever_they_are_asked() -> None:
+    let_go = [
+        replace(stale_probe(f"s{place}", prefix=f"d{place}"), repeats=repeats(*[leg()] * REPEATS))
+        for place in range(MAX_REPEATED)
+    ]
+    last = suspect("last", 0.9, prefix="other")
+    assert asked_at_once(last, *let_go[1:])
+    assert asked_at_once(last, *let_go) == []
+    assert asked([last, *let_go], still_stale) == []
+    assert {ask.probe for ask in asked([last, *let_go[1:]], still_stale)} == {"last"}
 
 
 SMALL = 0.08  # 0.04 nats: less than other company makes

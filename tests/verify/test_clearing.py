@@ -111,6 +111,29 @@ def test_stale_entries_that_the_run_itself_evicts_do_not_pass() -> None:
         assert report.verdict is not Verdict.PASS, report.reason
 
 
+class Busy(ScriptedEngine):
+    """Other clients write: with each request that comes, one of theirs about something else."""
+
+    others = 0
+
+    def generate(self, prompt: Any, body: Any) -> Generation:
+        made = super().generate(prompt, body)
+        self.others += 1
+        super().generate([-self.others * 100 - place for place in range(96)], {"max_tokens": 1})
+        return made
+
+
+# Entries that are not asked for live for some twenty requests: a run has 45.
+@pytest.mark.parametrize("release", ["old", "new"])
+def test_what_other_clients_evict_during_the_run_is_judged_before_it_is_gone(release: str) -> None:
+    with Busy(release=release, capacity_blocks=200) as engine:
+        serve_users(engine, prompt_set=SMALL)
+        engine.reload("new")
+        report = verified(engine, deployed=UNSALTED, limits=LIMITS)
+        assert report.verdict is (Verdict.FAIL if release == "old" else Verdict.PASS), report.reason
+        assert "evicted" in says(report, CheckId.RESIDENCY)
+
+
 class StaleRankFirst(ScriptedEngine):
     """Two caches behind one URL: the first request of a prompt meets the one that is stale, later ones the other."""
 
