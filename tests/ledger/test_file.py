@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
@@ -137,10 +137,8 @@ def test_a_file_in_place_of_its_directory_is_an_input_error(tmp_path: Path) -> N
     names_every_way_out(caught.value)
 
 
-def test_a_read_only_directory_is_an_input_error(tmp_path: Path) -> None:
+def test_a_read_only_directory_is_an_input_error() -> None:
     """In a process of a user who is not root, to whom permissions mean something."""
-    directory = tmp_path / "state"
-    directory.mkdir(mode=0o555)
     code = (
         "import os, sys\n"
         "from kvrelease.ledger.store import Ledger\n"
@@ -149,17 +147,19 @@ def test_a_read_only_directory_is_an_input_error(tmp_path: Path) -> None:
         "Ledger('sqlite://').__exit__(None, None, None)  # everything is imported before the user changes\n"
         "from kvrelease.errors import InputError\n"
         "if os.getuid() == 0:\n"
-        "    os.chmod(sys.argv[2], 0o755); os.setuid(65534)\n"
+        "    os.setuid(65534)\n"
         "try:\n"
         "    Ledger(sys.argv[1])\n"
         "except InputError as error:\n"
         "    print(error.message, '|', error.hint)\n"
     )
-    for parent in directory.parents:
-        if parent.stat().st_uid == os.getuid() and "pytest" in str(parent):
-            parent.chmod(0o755)
-    url = f"sqlite:///{directory / 'l.db'}"
-    done = subprocess.run([sys.executable, "-c", code, url, str(tmp_path)], capture_output=True, text=True, check=False)
+    # Not below the tests' own directory, which every pytest that starts meanwhile closes to other users again.
+    with tempfile.TemporaryDirectory() as open_to_all:
+        Path(open_to_all).chmod(0o755)
+        directory = Path(open_to_all, "state")
+        directory.mkdir(mode=0o555)
+        url = f"sqlite:///{directory / 'l.db'}"
+        done = subprocess.run([sys.executable, "-c", code, url], capture_output=True, text=True, check=False)
     assert "l.db: unable to open database file | name a file that can be written" in done.stdout, done.stderr
 
 
