@@ -21,7 +21,7 @@ def server() -> Iterator[ScriptedEngine]:
         yield engine
 
 
-def told(result: Result, *, code: int) -> str:
+def the_one_error(result: Result, *, code: int) -> str:
     """The one error, and its hint; nothing on stdout, no traceback."""
     assert result.code == code, result.err
     assert result.out == ""
@@ -40,7 +40,7 @@ def prewarm(kv: Kv, releases: Releases, url: str, *more: object, prompts: str = 
 @pytest.mark.parametrize("command", [["fingerprint"], ["diff", "new.json"], ["namespace", "--engine", "vllm"]])
 def test_no_such_directory(kv: Kv, releases: Releases, command: list[str]) -> None:
     parts = [str(releases.new) if part == "new.json" else part for part in command]
-    text = told(kv(*parts, "models/none"), code=4)
+    text = the_one_error(kv(*parts, "models/none"), code=4)
     assert "models/none" in text
 
 
@@ -61,18 +61,18 @@ def test_an_empty_name_is_not_the_working_directory(
     shutil.copytree(releases.directory, workdir / "m")
     monkeypatch.chdir(workdir / "m")
     parts = [str(releases.new) if part == "new.json" else part for part in command]
-    assert "no release is named" in told(kv(*parts, ""), code=2)
+    assert "no release is named" in the_one_error(kv(*parts, ""), code=2)
     assert not Path("kvrelease.json").exists()
 
 
 def test_an_empty_name_of_an_option_is_not_the_working_directory(kv: Kv, releases: Releases) -> None:
     for argv in (["--adapter", ""], ["--against", ""]):
-        told(kv("fingerprint", releases.directory, *argv), code=2)
+        assert the_one_error(kv("fingerprint", releases.directory, *argv), code=2)
 
 
 def test_an_empty_directory(kv: Kv, workdir: Path) -> None:
     (workdir / "empty").mkdir()
-    assert "empty" in told(kv("fingerprint", "empty"), code=4)
+    assert "empty" in the_one_error(kv("fingerprint", "empty"), code=4)
 
 
 def test_a_missing_shard_is_named(kv: Kv, releases: Releases, workdir: Path) -> None:
@@ -80,26 +80,26 @@ def test_a_missing_shard_is_named(kv: Kv, releases: Releases, workdir: Path) -> 
     (workdir / "m" / "model.safetensors").rename(workdir / "m" / "model-00001-of-00002.safetensors")
     index = {"weight_map": {"model.norm.weight": "model-00002-of-00002.safetensors"}}
     (workdir / "m" / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert "model-00002-of-00002.safetensors" in told(kv("fingerprint", "m"), code=4)
+    assert "model-00002-of-00002.safetensors" in the_one_error(kv("fingerprint", "m"), code=4)
 
 
 def test_a_truncated_shard_is_named(kv: Kv, releases: Releases, workdir: Path) -> None:
     shutil.copytree(releases.directory, workdir / "m")
     weights = workdir / "m" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    assert "model.safetensors" in told(kv("fingerprint", "m"), code=4)
+    assert "model.safetensors" in the_one_error(kv("fingerprint", "m"), code=4)
 
 
 def test_an_artifact_of_another_kind_is_no_release(kv: Kv, releases: Releases) -> None:
     kv("diff", releases.old, releases.new, "-o", "diff.json")
-    assert "kvrelease/diff" in told(kv("namespace", "diff.json", "--engine", "vllm"), code=4)
+    assert "kvrelease/diff" in the_one_error(kv("namespace", "diff.json", "--engine", "vllm"), code=4)
 
 
 def test_a_fingerprint_with_a_kv_name_that_was_tampered_with(kv: Kv, releases: Releases, workdir: Path) -> None:
     content = json.loads(releases.new.read_text())
     content["release"]["kv_name"] = "../../etc"
     (workdir / "evil.json").write_text(json.dumps(content))
-    text = told(kv("namespace", "evil.json", "--engine", "vllm"), code=4)
+    text = the_one_error(kv("namespace", "evil.json", "--engine", "vllm"), code=4)
     assert "kv name" in text
     assert "../../etc" not in text
 
@@ -111,18 +111,18 @@ def test_an_unreachable_url(kv: Kv, releases: Releases) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        assert url in told(prewarm(kv, releases, url, "--timeout", "0.5"), code=5)
+        assert url in the_one_error(prewarm(kv, releases, url, "--timeout", "0.5"), code=5)
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://a", "", "http://user:hunter2@a:1"])
 def test_what_is_no_url_is_told_before_anything_is_hashed(kv: Kv, url: str) -> None:
-    text = told(kv("prewarm", "--release", "none", "--engine-url", url, "--prompts", "prompts.yaml"), code=2)
+    text = the_one_error(kv("prewarm", "--release", "none", "--engine-url", url, "--prompts", "prompts.yaml"), code=2)
     assert "URL" in text
     assert "hunter2" not in text
 
 
 def test_a_wrong_model_name_lists_what_is_served(kv: Kv, releases: Releases, server: ScriptedEngine) -> None:
-    text = told(prewarm(kv, releases, server.url, "--model", "gpt-7"), code=2)
+    text = the_one_error(prewarm(kv, releases, server.url, "--model", "gpt-7"), code=2)
     assert "gpt-7" in text
     assert "'scripted'" in text
 
@@ -130,7 +130,7 @@ def test_a_wrong_model_name_lists_what_is_served(kv: Kv, releases: Releases, ser
 def test_401_says_which_option_and_shows_no_key(kv: Kv, releases: Releases, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "sk-wrong-secret")
     with ScriptedEngine(api_key="sk-right") as server:
-        text = told(prewarm(kv, releases, server.url, "--api-key-env", "MY_KEY"), code=5)
+        text = the_one_error(prewarm(kv, releases, server.url, "--api-key-env", "MY_KEY"), code=5)
     assert "401" in text
     assert "sk-wrong-secret" not in text
     assert "--api-key-env" in text
@@ -138,7 +138,7 @@ def test_401_says_which_option_and_shows_no_key(kv: Kv, releases: Releases, monk
 
 def test_a_server_that_answers_html(kv: Kv, releases: Releases, server: ScriptedEngine) -> None:
     server.break_with(Break.HTML, path="/v1/models")
-    assert "HTML" in told(prewarm(kv, releases, server.url), code=5)
+    assert "HTML" in the_one_error(prewarm(kv, releases, server.url), code=5)
 
 
 def test_the_same_replica_twice(kv: Kv, releases: Releases, server: ScriptedEngine) -> None:
@@ -149,13 +149,13 @@ def test_the_same_replica_twice(kv: Kv, releases: Releases, server: ScriptedEngi
 
 def test_a_reference_that_is_the_replica_itself(kv: Kv, releases: Releases, server: ScriptedEngine) -> None:
     argv = ("--release", releases.new, "--engine-url", server.url, "--prompts", "prompts.yaml")
-    assert "vouch for itself" in told(kv("verify", *argv, "--reference", f"{server.url}/"), code=2)
+    assert "vouch for itself" in the_one_error(kv("verify", *argv, "--reference", f"{server.url}/"), code=2)
 
 
 def test_no_engine_no_prompts_no_release(kv: Kv, releases: Releases, server: ScriptedEngine) -> None:
-    assert "no engine" in told(kv("prewarm"), code=2)
-    assert "no prompt set" in told(kv("prewarm", "--engine-url", server.url), code=2)
-    assert "no release" in told(kv("prewarm", "--engine-url", server.url, "--prompts", "prompts.yaml"), code=2)
+    assert "no engine" in the_one_error(kv("prewarm"), code=2)
+    assert "no prompt set" in the_one_error(kv("prewarm", "--engine-url", server.url), code=2)
+    assert "no release" in the_one_error(kv("prewarm", "--engine-url", server.url, "--prompts", "prompts.yaml"), code=2)
 
 
 # --- prompts ---
@@ -167,16 +167,16 @@ def test_an_empty_prompt_set(kv: Kv, workdir: Path, content: str) -> None:
         if name == "e.jsonl" and content.startswith("prompts"):
             continue
         (workdir / name).write_text(content)
-        assert name in told(kv("prompts", "check", name), code=4)
+        assert name in the_one_error(kv("prompts", "check", name), code=4)
 
 
 def test_a_missing_prompt_set(kv: Kv, releases: Releases, server: ScriptedEngine) -> None:
-    assert "none.yaml" in told(prewarm(kv, releases, server.url, prompts="none.yaml"), code=4)
+    assert "none.yaml" in the_one_error(prewarm(kv, releases, server.url, prompts="none.yaml"), code=4)
 
 
 def test_a_prompt_longer_than_the_context(kv: Kv, releases: Releases) -> None:
     with ScriptedEngine(context_tokens=64) as server:
-        text = told(prewarm(kv, releases, server.url), code=4)
+        text = the_one_error(prewarm(kv, releases, server.url), code=4)
         assert not server.generations()
     assert "the shortest, 'q" in text
     assert "context of 64 tokens" in text
@@ -202,7 +202,7 @@ def test_a_prompt_longer_than_the_context(kv: Kv, releases: Releases) -> None:
     ],
 )
 def test_a_wrong_command_line_points_at_the_word(kv: Kv, argv: list[str], said: str) -> None:
-    assert said in told(kv(*argv), code=2)
+    assert said in the_one_error(kv(*argv), code=2)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_wrong_command_line_points_at_the_word(kv: Kv, argv: list[str], said: 
 )
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_a_number_that_is_none_would_pass_every_gate(kv: Kv, command: str, option: str, value: str) -> None:
-    assert option in told(kv(command, option, value), code=2)
+    assert option in the_one_error(kv(command, option, value), code=2)
 
 
 @pytest.mark.parametrize(
@@ -236,28 +236,28 @@ def test_a_number_that_is_none_would_pass_every_gate(kv: Kv, command: str, optio
 def test_a_value_that_is_none_is_answered_by_unit_form_and_bounds(
     kv: Kv, argv: list[str], said: str, takes: str
 ) -> None:
-    text = told(kv(*argv), code=2)
+    text = the_one_error(kv(*argv), code=2)
     command = " ".join(argv[: 2 if argv[0] == "prompts" else 1])
     assert text == f"{said}\n  next: it takes {takes}; kvrelease {command} --help\n"
 
 
 def test_a_value_that_is_none_says_where_it_stood(kv: Kv, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (workdir / "kvrelease.yaml").write_text("budget: 0.01\n")
-    assert told(kv("prewarm"), code=2).startswith("--budget (kvrelease.yaml): 0.01 is out of range")
+    assert the_one_error(kv("prewarm"), code=2).startswith("--budget (kvrelease.yaml): 0.01 is out of range")
     monkeypatch.setenv("KVRELEASE_BUDGET", "6m")
-    assert told(kv("prewarm"), code=2).startswith("--budget (KVRELEASE_BUDGET): '6m' is no number")
-    named = told(kv("prewarm", "--budget", "7m", "--engine", "vlm"), code=2)
+    assert the_one_error(kv("prewarm"), code=2).startswith("--budget (KVRELEASE_BUDGET): '6m' is no number")
+    named = the_one_error(kv("prewarm", "--budget", "7m", "--engine", "vlm"), code=2)
     assert "env var" not in named
 
 
 @pytest.mark.parametrize("urls", ["http://a:8000,http://b:8000", "a:8000,b:8000"])
 def test_several_urls_in_one_are_told_how_each_is_named(kv: Kv, releases: Releases, urls: str) -> None:
-    assert "repeat --engine-url for each" in told(prewarm(kv, releases, urls), code=2)
+    assert "repeat --engine-url for each" in the_one_error(prewarm(kv, releases, urls), code=2)
 
 
 def test_options_that_judging_again_ignores_are_refused_by_name(kv: Kv) -> None:
     argv = ("--engine-url", "http://a", "--stale-below", "0.05", "--no-ledger", "--release", "x", "--expect-cold")
-    text = told(kv("verify", "--from", "seen.json", "-o", "r.json", *argv), code=2)
+    text = the_one_error(kv("verify", "--from", "seen.json", "-o", "r.json", *argv), code=2)
     named = "--release, --engine-url, --expect-cold, --stale-below, --no-ledger have no effect"
     assert named in text.partition("next:")[0]
 
@@ -271,7 +271,7 @@ def test_no_command_shows_the_help_as_it_is(kv: Kv) -> None:
 
 def test_a_header_is_never_repeated(kv: Kv, releases: Releases) -> None:
     result = kv("prewarm", "--engine-url", "http://127.0.0.1:1", "--header", "sk-secret")
-    assert "sk-secret" not in told(result, code=2)
+    assert "sk-secret" not in the_one_error(result, code=2)
 
 
 @pytest.mark.parametrize("places", [["missing"], ["empty"], ["."], ["empty", "."]])
@@ -283,7 +283,7 @@ def test_the_in_process_engine_reads_one_store_of_blocks(
     result = kv(
         *("verify", "--engine", "local", "--release", releases.directory, "--prompts", "prompts.yaml", *options)
     )
-    text = told(result, code=2)
+    text = the_one_error(result, code=2)
     assert places[0] in text
 
 
@@ -300,15 +300,16 @@ def test_a_usage_error_of_a_grouped_command_leads_to_its_own_help(kv: Kv) -> Non
     wrong = kv("prompts", "select", "log.jsonl", "--requests", "0")
     assert wrong.code == 2
     assert "kvrelease prompts select --help" in wrong.err
-    assert "next: kvrelease prompts check --help" in told(kv("prompts", "check"), code=2)
-    assert "next: kvrelease prewarm --help" in told(kv("--verbose", "prewarm", "--modl", "x"), code=2)
+    assert "next: kvrelease prompts check --help" in the_one_error(kv("prompts", "check"), code=2)
+    assert "next: kvrelease prewarm --help" in the_one_error(kv("--verbose", "prewarm", "--modl", "x"), code=2)
 
 
 def test_a_log_that_is_not_there_or_empty_has_a_next_step(kv: Kv, workdir: Path) -> None:
     (workdir / "traffic.jsonl").write_text("")
-    assert f"next: did you mean {workdir / 'traffic.jsonl'}?" in told(kv("prompts", "select", "trafic.jsonl"), code=4)
-    assert "next: name the file that" in told(kv("prompts", "select", "traffic.jsonl"), code=4)
-    empty = told(kv("prompts", "check", "traffic.jsonl"), code=4)
+    misspelt = the_one_error(kv("prompts", "select", "trafic.jsonl"), code=4)
+    assert f"next: did you mean {workdir / 'traffic.jsonl'}?" in misspelt
+    assert "next: name the file that" in the_one_error(kv("prompts", "select", "traffic.jsonl"), code=4)
+    empty = the_one_error(kv("prompts", "check", "traffic.jsonl"), code=4)
     assert "next: it takes one request body a line" in empty
     (workdir / "set.yaml").write_text("prompts: []\n")
-    assert "add at least one under `prompts:`" in told(kv("prompts", "check", "set.yaml"), code=4)
+    assert "add at least one under `prompts:`" in the_one_error(kv("prompts", "check", "set.yaml"), code=4)
