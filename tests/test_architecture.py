@@ -188,36 +188,31 @@ EDGES = {"asyncio", "httpx", "os", "pathlib", "socket", "subprocess", "sqlalchem
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-@functools.cache  # dozens of tests ask for all modules
 def imports_of(path: Path, *, at_import: bool = False) -> tuple[tuple[str, int], ...]:
     """(dotted module, line) of every import; with `at_import` only those that run when the module is imported."""
-    return tuple(_imports(path, at_import=at_import))
+    return tuple((module, line) for module, line, is_late in _imports(path) if not (at_import and is_late))
 
 
-def _imports(path: Path, *, at_import: bool) -> Iterator[tuple[str, int]]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    typing_only = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    late = {
-        id(inner) for node in ast.walk(tree) if isinstance(node, functions) for inner in ast.walk(node)
-    } | typing_only
-    for node in ast.walk(tree):
-        if at_import and id(node) in late:
-            continue
+@functools.cache  # dozens of tests ask for all modules
+def _imports(path: Path) -> tuple[tuple[str, int, bool], ...]:
+    return tuple(_imports_below(ast.parse(path.read_text(encoding="utf-8")), is_late=False, where=path))
+
+
+def _imports_below(parent: ast.AST, *, is_late: bool, where: Path) -> Iterator[tuple[str, int, bool]]:
+    for node in ast.iter_child_nodes(parent):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
+            yield from ((alias.name, node.lineno, is_late) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno} imports relatively"
+            assert node.level == 0, f"{where}:{node.lineno} imports relatively"
             assert node.module is not None
             if node.module == "kvrelease":
-                yield from ((f"kvrelease.{alias.name}", node.lineno) for alias in node.names)
+                yield from ((f"kvrelease.{alias.name}", node.lineno, is_late) for alias in node.names)
             else:
-                yield node.module, node.lineno
+                yield node.module, node.lineno, is_late
+        elif isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):  # no expression has an import
+            is_typing = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+            is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            yield from _imports_below(node, is_late=is_late or is_typing or is_function, where=where)
 
 
 def part_of(path: Path) -> str:
