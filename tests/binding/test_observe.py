@@ -21,6 +21,7 @@ from kvrelease.ledger.store import IN_MEMORY, Ledger
 from tests.engines.clients import PROMPT, chat
 from tests.engines.scripted import Break, Generation, Json, ScriptedEngine
 from tests.ledger.opening import given_or_new
+from tests.loops import run
 
 T = TypeVar("T")
 NAMESPACE = "new-e0"
@@ -42,7 +43,7 @@ def with_observer(
                 observer.remember()
                 return found
 
-    return asyncio.run(main())
+    return run(main())
 
 
 def legs(server: ScriptedEngine, *requests: Request, ledger: Ledger | None = None) -> list[Leg]:

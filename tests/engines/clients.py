@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import TypeVar
@@ -13,6 +12,7 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.engines.base import Counters, EngineClient, EngineIdentity, EngineKind, Observation, Request, Route
 from kvrelease.engines.detect import open_engine
 from tests.engines.scripted import ScriptedEngine
+from tests.loops import run
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ def use(
         async with aclosing(client):
             return await do(client)
 
-    return asyncio.run(main())
+    return run(main())
 
 
 def ask(url: str, *requests: Request, kind: EngineKind | None = None, timeout_s: float = 5.0) -> list[Observation]:

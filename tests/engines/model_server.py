@@ -10,7 +10,8 @@ from typing import Any, Self
 
 from kvrelease.engines.base import Request, Route
 from kvrelease.engines.block_cache import BlockCache
-from kvrelease.engines.local import LocalEngine, open_local
+from kvrelease.engines.local import LocalEngine
+from tests.engines.in_process import opened
 from tests.engines.scripted import Generation, Json, ScriptedEngine
 
 TOP = 20
@@ -35,7 +36,7 @@ class ModelServer(ScriptedEngine):
 
     def __enter__(self) -> Self:
         directory, dtype, cache = self._open
-        self.local = asyncio.run(open_local(directory, dtype=dtype, cache=cache, threads=1))
+        self.local = opened(directory, dtype=dtype, cache=cache)
         return super().__enter__()
 
     def __exit__(

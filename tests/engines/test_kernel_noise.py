@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import itertools
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
 
 from kvrelease.engines.base import Observation, Request, Route
 from kvrelease.engines.kernel_noise import KernelNoise
-from kvrelease.engines.local import LocalEngine, open_local
+from kvrelease.engines.local import LocalEngine
 from kvrelease.errors import UsageError
 from kvrelease.verify.distance import distance
+from tests.engines import in_process
+from tests.loops import run
 from tests.tiny_models import BYTES, VOCABULARY, build_release
 
-T = TypeVar("T")
 PROMPT_TOKENS = 200
 READS = 40
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(work)
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +28,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(directory: Path, **sizes: Any) -> LocalEngine:
-    return _loaded(directory).replica(noise=KernelNoise(**sizes) if sizes else None)
-
-
-@functools.cache
-def _loaded(directory: Path) -> LocalEngine:
-    return run(open_local(directory, threads=1))
+    return in_process.opened(directory, noise=KernelNoise(**sizes) if sizes else None)
 
 
 def request(*, salt: str | None = None, tokens: int = PROMPT_TOKENS) -> Request:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 import json
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,18 +34,15 @@ from kvrelease.errors import (
     UnsupportedRelease,
     UsageError,
 )
+from tests.engines.in_process import opened
+from tests.loops import run
 from tests.tiny_models import BYTES, CHAT_TEMPLATE, END_ID, VOCABULARY, build_release, save_tokenizer
 
-T = TypeVar("T")
 BLOCK = 16
 # Widest difference between a hit and a cold run in float32: 5e-6 nats over the property test below; both compute the
 # same sums in another order. A stale prefix of these releases differs by 2.4 nats or more.
 MAX_HIT_GAP_NATS = 1e-4
 MIN_STALE_GAP_NATS = 1.0
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(work)
 
 
 @pytest.fixture(scope="module")
@@ -57,19 +53,6 @@ def old_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def new_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_release(tmp_path_factory.mktemp("new") / "tiny", seed=2)
-
-
-def opened(
-    directory: Path, *, cache: BlockCache | None = None, key_scheme: KeyScheme = TOKENS_ONLY, **options: Any
-) -> LocalEngine:
-    """A worker with a process of its own, and a cache of its own unless one is given; its weights are loaded once."""
-    return _loaded(directory, **options).replica(cache=cache, key_scheme=key_scheme)
-
-
-@functools.cache
-def _loaded(directory: Path, **options: Any) -> LocalEngine:
-    # One thread: beside other work, two that wait for each other take seconds over a tiny matrix.
-    return run(open_local(directory, **{"threads": 1} | options))
 
 
 def prompt(tokens: int, *, seed: int = 0, **options: Any) -> Request:
@@ -227,7 +210,8 @@ class TestTheIncident:
         script = (
             "import asyncio, sys\n"
             "from pathlib import Path\n"
-            "from tests.engines.test_local import ask, opened, prompt\n"
+            "from tests.engines.in_process import opened\n"
+            "from tests.engines.test_local import ask, prompt\n"
             "from kvrelease.engines.block_cache import BlockCache\n"
             "from kvrelease.engines.block_files import BlockFiles\n"
             "cache = BlockCache(files=BlockFiles(Path(sys.argv[2])))\n"

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
 
 from kvrelease.engines.base import Request, Route
-from kvrelease.engines.local import LocalEngine, open_local
+from kvrelease.engines.local import LocalEngine
 from kvrelease.errors import UsageError
 from kvrelease.verify.distance import distance
+from tests.engines.in_process import opened
+from tests.loops import run
 from tests.tiny_models import BYTES, VOCABULARY, build_release
 
-T = TypeVar("T")
 # In float32 a batch adds up in another order, and no more.
 MAX_GAP_NATS = 1e-4
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(work)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +27,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def engine(release: Path) -> LocalEngine:
-    return run(open_local(release, threads=1))
+    return opened(release)
 
 
 def request(seed: int, *, salt: str | None = None, tokens: int = 70) -> Request:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -21,6 +20,7 @@ from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.progress import Progress, silent
 from tests.engines.scripted import Break, ScriptedEngine
 from tests.fleet.names import NAME, Resolver
+from tests.loops import run
 from tests.verify.deployments import deployment
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def with_fleet(access: Access, do: Callable[[Fleet], Awaitable[T]], *, progress:
         async with open_fleet(access, release=None, warn=print, progress=progress) as fleet:
             return await do(fleet)
 
-    return asyncio.run(main())
+    return run(main())
 
 
 async def shown(fleet: Fleet) -> list[str]:

@@ -21,6 +21,7 @@ from kvrelease.verify.repeats import REPEATS
 from kvrelease.verify.run import Observed, conclude, observe
 from kvrelease.verify.twins import Twins
 from tests.engines.scripted import ScriptedEngine
+from tests.loops import run
 from tests.verify.deployments import deployment, observed, prompts, serve_users, verified, warmed, with_clients
 from tests.verify.scenarios.verdicts import check
 
@@ -275,4 +276,4 @@ def ranks_verified(engine: ScriptedEngine) -> Observed:
                     allows_flush=True,
                 )
 
-    return asyncio.run(main())
+    return run(main())

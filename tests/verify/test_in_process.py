@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import msgspec
@@ -11,7 +10,6 @@ import pytest
 from kvrelease.artifacts import Verdict
 from kvrelease.binding.deployment import Deployment
 from kvrelease.engines.block_cache import BlockCache
-from kvrelease.engines.local import LocalEngine, open_local
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.verify.checks import CheckId, CheckVerdict
 from kvrelease.verify.evidence import Limits
@@ -19,6 +17,8 @@ from kvrelease.verify.judge import judge
 from kvrelease.verify.run import Observed, observe
 from kvrelease.verify.twins import Twins
 from kvrelease.workload.prompt_set import Prompt, PromptKind, PromptSet
+from tests.engines.in_process import opened
+from tests.loops import run
 from tests.tiny_models import build_release
 from tests.verify.deployments import deployment
 from tests.verify.scenarios.verdicts import check
@@ -63,32 +63,21 @@ def observed(
 ) -> Observed:
     """Serves `serving` over a cache that `before` filled, and verifies it with releases in process."""
 
-    async def main() -> Observed:
-        cache = BlockCache()
-        opened: list[LocalEngine] = []
+    cache = BlockCache()
 
-        async def run(name: str | None, shared: BlockCache | None = None) -> LocalEngine | None:
-            if name is None:
-                return None
-            opened.append(await open_local(releases[name], cache=shared, threads=1))
-            return opened[-1]
-
-        try:
-            first = await run(before, cache)
-            if first is not None:
-                with Ledger(IN_MEMORY) as users:
-                    await observe([first], deployment=DEPLOYED, ledger=users, limits=LIMITS, twins=Twins())
-                await first.aclose()
-            engine = await run(serving, cache)
-            assert engine is not None
-            twins = Twins(release=await run(release), old_release=await run(old_release))
-            with Ledger(IN_MEMORY) as ledger:
+    def seen(name: str, twins: Twins) -> Observed:
+        async def main() -> Observed:
+            async with engine:
                 return await observe([engine], deployment=DEPLOYED, ledger=ledger, limits=LIMITS, twins=twins)
-        finally:
-            for one in opened:
-                await one.aclose()
 
-    return asyncio.run(main())
+        engine = opened(releases[name], cache=cache)
+        with Ledger(IN_MEMORY) as ledger:
+            return run(main())
+
+    if before is not None:
+        seen(before, Twins())
+    new, old = (None if name is None else opened(releases[name]) for name in (release, old_release))
+    return seen(serving, Twins(release=new, old_release=old))
 
 
 def test_a_clean_engine_passes_with_identity_and_power_proved(releases: dict[str, Path]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 import msgspec
@@ -13,7 +13,6 @@ from kvrelease.artifacts import Verdict
 from kvrelease.engines.base import EngineIdentity
 from kvrelease.engines.block_cache import BlockCache
 from kvrelease.engines.detect import open_engine
-from kvrelease.engines.local import open_local
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.verify.calibration import KERNEL_BOUND_NATS, kernel_distance
 from kvrelease.verify.checks import CheckId, CheckVerdict
@@ -26,7 +25,9 @@ from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.record import record
 from kvrelease.verify.run import observe
 from kvrelease.verify.twins import Twins
+from tests.engines.in_process import opened
 from tests.engines.model_server import ModelServer
+from tests.loops import run
 from tests.tiny_models import build_release
 from tests.verify.builders import clean_probes, identity, leg, observation, replica
 from tests.verify.scenarios.verdicts import check
@@ -46,23 +47,17 @@ def observed(server: ModelServer, releases: dict[str, Path], *, old_release: boo
     """What verify observes with the new release in process as the reference."""
 
     async def main() -> Evidence:
-        engine = await open_engine(server.url, kind=server.kind)
-        new = await open_local(releases["new"], threads=1)
-        old = await open_local(releases["old"], threads=1) if old_release else None
-        try:
+        async with aclosing(await open_engine(server.url, kind=server.kind)) as engine:
             with Ledger(IN_MEMORY) as ledger:
-                twins = Twins(reference=new, release=new, old_release=old)
                 found = await observe(
                     [engine], deployment=DEPLOYED, ledger=ledger, limits=LIMITS, twins=twins, max_probes=2
                 )
             assert found.faults == ()
             return found.evidence
-        finally:
-            for one in (engine, new, old):
-                if one is not None:
-                    await one.aclose()
 
-    return asyncio.run(main())
+    new = opened(releases["new"])
+    twins = Twins(reference=new, release=new, old_release=opened(releases["old"]) if old_release else None)
+    return run(main())
 
 
 def filled_by(release: Path, *, dtype: str) -> BlockCache:
@@ -76,7 +71,7 @@ def filled_by(release: Path, *, dtype: str) -> BlockCache:
                 await record(engine, deployment=DEPLOYED, ledger=ledger, max_tokens=1)
             await engine.aclose()
 
-        asyncio.run(users())
+        run(users())
     return cache
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from kvrelease.artifacts import JsonObject
 from kvrelease.engines.base import Request, Route
 from kvrelease.engines.block_cache import BlockCache
-from kvrelease.engines.local import open_local
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.verify.consistency import CloserTo
 from kvrelease.verify.diagnosis import StalePrefix
@@ -19,6 +17,8 @@ from kvrelease.verify.judge import judge
 from kvrelease.verify.run import observe
 from kvrelease.verify.twins import Twins
 from kvrelease.workload.prompt_set import Prompt, PromptKind, PromptSet
+from tests.engines.in_process import opened
+from tests.loops import run
 from tests.tiny_models import build_release
 from tests.verify.deployments import deployment
 
@@ -48,12 +48,13 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def diagnosed(releases: dict[str, Path], *, filled_by: str, from_block: int) -> StalePrefix:
     """What is said of an engine of the new release, whose cache somebody else filled from a block on."""
 
-    async def main() -> StalePrefix:
-        cache = BlockCache()
-        new, old = await open_local(releases["new"], threads=1), await open_local(releases["old"], threads=1)
-        writers = [await open_local(releases[name], cache=cache, threads=1) for name in ("new", filled_by)]
-        request = Request(route=Route.CHAT, body=PROMPTS.prompts[0].body, bypasses_cache=True)
-        ids = await new.tokenize(request)
+    cache = BlockCache()
+    twins = Twins(release=opened(releases["new"]), old_release=opened(releases["old"]))
+    writers = [opened(releases[name], cache=cache) for name in ("new", filled_by)]
+    request = Request(route=Route.CHAT, body=PROMPTS.prompts[0].body, bypasses_cache=True)
+
+    async def fill() -> None:
+        ids = await writers[0].tokenize(request)
         if from_block:
             beginning: JsonObject = {"prompt": list(ids[: from_block * BLOCK])}
             await writers[0].complete(Request(route=Route.COMPLETIONS, body=beginning))
@@ -61,21 +62,14 @@ def diagnosed(releases: dict[str, Path], *, filled_by: str, from_block: int) -> 
         await writers[1].complete(request)
         for writer in writers:
             await writer.aclose()
-        engine = await open_local(releases["new"], cache=cache, threads=1)
-        with Ledger(IN_MEMORY) as ledger:
-            found = await observe(
-                [engine],
-                deployment=deployment(prompt_set=PROMPTS),
-                ledger=ledger,
-                limits=Limits(stale_below=0.9),
-                twins=Twins(release=new, old_release=old),
-            )
-        for one in (engine, new, old):
-            await one.aclose()
-        ((prefix,),) = [one.prefixes for one in judge(found.evidence).diagnosis]
-        return prefix
 
-    return asyncio.run(main())
+    run(fill())
+    engine = opened(releases["new"], cache=cache)
+    with Ledger(IN_MEMORY) as ledger:
+        deployed = deployment(prompt_set=PROMPTS)
+        found = run(observe([engine], deployment=deployed, ledger=ledger, limits=Limits(stale_below=0.9), twins=twins))
+    ((prefix,),) = [one.prefixes for one in judge(found.evidence).diagnosis]
+    return prefix
 
 
 @pytest.mark.parametrize("block", [0, 2, 5])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from kvrelease.verify.run import conclude, observe
 from kvrelease.verify.twins import Twins
 from kvrelease.workload.prompt_set import Prompt, PromptKind, PromptSet
 from tests.ledger.opening import given_or_new
+from tests.loops import run
 from tests.tiny_models import VOCABULARY, build_release
 from tests.verify.deployments import deployment
 
@@ -62,7 +62,7 @@ class Releases:
         self._loaded: dict[str, LocalEngine] = {}
         for seed, name in enumerate(("old", "new"), start=1):
             directory = build_release(root / name, seed=seed, eos_ids=tuple(range(VOCABULARY)))
-            self._loaded[name] = asyncio.run(open_local(directory, threads=1, **options))  # type: ignore[arg-type]
+            self._loaded[name] = run(open_local(directory, threads=1, **options))  # type: ignore[arg-type]
 
     def replica(
         self,
@@ -91,7 +91,7 @@ def serve(engine: LocalEngine, prompts: Sequence[Prompt] = PROMPTS.prompts, *, s
         for prompt in prompts:
             await engine.complete(request(prompt, salt=salt))
 
-    asyncio.run(main())
+    run(main())
 
 
 def gate(
@@ -104,7 +104,7 @@ def gate(
     """The gate's report on these replicas, written to the ledger."""
     what = deployed or asked()
     with given_or_new(ledger) as store:
-        found = asyncio.run(observe(engines, deployment=what, ledger=store, limits=limits, twins=twins or Twins()))
+        found = run(observe(engines, deployment=what, ledger=store, limits=limits, twins=twins or Twins()))
         report, faults = conclude(found, deployment=what, ledger=store)
     assert faults == ()
     return report
