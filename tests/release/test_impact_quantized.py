@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -141,15 +142,32 @@ def test_quantised_embeddings_and_output_layer() -> None:
 class Oracle:
     """Keys and values of a tiny model with quantised weights, computed by transformers."""
 
-    def __init__(self, form: str) -> None:
+    def __init__(self, form: str, stored: Stored) -> None:
         self.form = form
+        self.stored = stored
         self.model = build_tiny(**SIZES)
+        self.weights = effective_weights(stored, form)
+        self._load(self.weights)
+
+    def after(self, name: str, tensor: torch.Tensor) -> list[Any]:
+        """What is cached when one stored tensor is another; weights not beside it stay as they were read."""
+        changed = self.stored | {name: tensor}
+        parent = name.rpartition(".")[0].rpartition(".")[0]
+        beside = {one: values for one, values in changed.items() if not parent or one.startswith(f"{parent}.")}
+        others = effective_weights(beside, self.form)
+        self._load(others)
+        try:
+            return self.keys_and_values(changed)
+        finally:
+            self._load({module: self.weights[module] for module in others})
+
+    def _load(self, weights: Mapping[str, torch.Tensor]) -> None:
+        with torch.no_grad():
+            for module, weight in weights.items():
+                self.model.get_submodule(module).weight.copy_(weight)
 
     def keys_and_values(self, stored: Stored) -> list[Any]:
         """One tensor per layer: what a cache would hold, divided by the KV scales where there are any."""
-        with torch.no_grad():
-            for module, weight in effective_weights(stored, self.form).items():
-                self.model.get_submodule(module).weight.copy_(weight)
         hooks = self._static_activations(stored) if self.form == "fp8" else []
         try:
             states = cached(self.model)
@@ -203,30 +221,32 @@ def test_the_emulated_packing_is_that_of_real_weights(form: str) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("form", EMULATED)
 def test_prediction_meets_the_first_layer_that_really_changes(form: str) -> None:
-    oracle, rule = Oracle(form), rule_of(form)
     stored = quantized_tensors(form)
+    oracle, rule = Oracle(form, stored), rule_of(form)
     before = oracle.keys_and_values(stored)
     wrong = {}
     for name, tensor in stored.items():
         if name.endswith("weight_shape"):
             continue  # another shape is another model, and loads nowhere
-        measured = first_change(before, oracle.keys_and_values(stored | {name: moved(name, tensor)}))
+        measured = first_change(before, oracle.after(name, moved(name, tensor)))
         predicted = tensor_impact(name, rule).first_layer
         # The query counts as K, which only fused kernels need; everything else is predicted sharply.
         is_careful = ".q_proj." in name and measured in (None, predicted, (predicted or 0) + 1)
         if predicted != measured and not is_careful:
             wrong[name] = (predicted, measured)
     assert wrong == {}
+    assert first_change(before, oracle.keys_and_values(stored)) is None, "the model did not become what it was"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("parameter", ["weight_scale", "input_scale"])
 def test_a_fused_fp8_query_really_reaches_its_own_layers_keys(parameter: str) -> None:
     """Why `q_proj` counts as K in quantised checkpoints."""
-    oracle, stored = Oracle("fp8"), quantized_tensors("fp8")
+    stored = quantized_tensors("fp8")
+    oracle = Oracle("fp8", stored)
     before = oracle.keys_and_values(stored)
     name = f"model.layers.1.self_attn.q_proj.{parameter}"
-    assert first_change(before, oracle.keys_and_values(stored | {name: stored[name] * 11})) == 1
+    assert first_change(before, oracle.after(name, stored[name] * 11)) == 1
     assert tensor_impact(name, rule_of("fp8")) == TensorImpact(first_layer=1)
 
 
