@@ -5,25 +5,23 @@ Source: llama.cpp b11434, ggml/include/gguf.h.
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
 
 
-@dataclasses.dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """A typed value; the content of an array is `(item type, items)`."""
 
     type: int
     content: object
 
 
-@dataclasses.dataclass(frozen=True)
-class Tensor:
+class Tensor(NamedTuple):
     """A tensor: its shape as the file says it, ggml's number of its type, its bytes."""
 
     name: str
@@ -32,8 +30,7 @@ class Tensor:
     data: bytes
 
 
-@dataclasses.dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """A run of bytes with one meaning, so that a mutation can aim: `count`, `length`, `type`, `text`, `number`, …"""
 
     kind: str

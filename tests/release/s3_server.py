@@ -20,15 +20,8 @@ class S3Server:
     """Objects by key, written through an S3 client as other tools would."""
 
     def __init__(self, endpoint: str) -> None:
-        boto3: Any = importlib.import_module("boto3")  # untyped, as are the two below
         self.endpoint = endpoint
-        self.client = boto3.client(
-            "s3",
-            endpoint_url=endpoint,
-            region_name="us-east-1",
-            aws_access_key_id="testing",
-            aws_secret_access_key="testing",
-        )
+        self.client = _client(endpoint)
         self.client.create_bucket(Bucket=BUCKET)
 
     def put(self, key: str, data: bytes) -> None:
@@ -54,6 +47,21 @@ class S3Server:
             if path.is_file():
                 self.put(f"{prefix}/{path.relative_to(directory).as_posix()}", path.read_bytes())
         return f"s3://{BUCKET}/{prefix}"
+
+
+@functools.cache
+def _client(endpoint: str) -> Any:
+    """What other tools write with; made once, since that takes longer than a test's requests."""
+    boto3: Any = importlib.import_module("boto3")  # untyped, as are the two below
+    client = boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing",
+    )
+    atexit.register(client.close)
+    return client
 
 
 @functools.cache
@@ -89,5 +97,4 @@ def serve_s3(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[S3Server]:
         yield bucket
     finally:
         bucket.forget()
-        bucket.client.close()
         fsspec.get_filesystem_class("s3").clear_instance_cache()
