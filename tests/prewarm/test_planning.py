@@ -26,7 +26,7 @@ def planned(*engines: ScriptedEngine, concurrency: int | None = None) -> Prewarm
     return with_clients(engines, main)
 
 
-@pytest.mark.parametrize(("concurrency", "in_flight"), [(1, 1), (5, 5), (None, 12)])
+@pytest.mark.parametrize(("concurrency", "in_flight"), [(1, 1), (5, 5), (None, 6)])
 def test_room_is_kept_for_as_many_requests_as_may_be_in_flight(concurrency: int | None, in_flight: int) -> None:
     with ScriptedEngine(capacity_blocks=100) as engine:
         plan = planned(engine, concurrency=concurrency).plan

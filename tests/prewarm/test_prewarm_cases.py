@@ -20,7 +20,9 @@ from tests.engines.never_hits import NeverHits
 from tests.engines.scripted import Break, Generation, ScriptedEngine
 from tests.engines.scripted_cache import Slot, SlotCache
 from tests.report.pages import page_of
-from tests.verify.deployments import deployment, prompts, serve_users, warmed
+from tests.verify.deployments import DOZEN, deployment, prompts, serve_users, warmed
+
+TWELVE = deployment(prompt_set=DOZEN)
 
 
 def only(report: PrewarmReport) -> ReplicaResult:
@@ -403,7 +405,7 @@ def test_e14_a_failed_request_within_the_budget_of_errors_turns_nothing_red() ->
     """https://github.com/fw-ai/benchmark/pull/112"""
     with ScriptedEngine(release="new") as engine:
         engine.break_with(Break.CRASHING, times=1)
-        report = warmed(engine, max_retries=0, max_error_rate=0.1)
+        report = warmed(engine, deployed=TWELVE, max_retries=0, max_error_rate=0.1)
         assert report.verdict is Verdict.PASS, report.reason
         assert only(report).errors == 1
 
@@ -416,7 +418,7 @@ def test_e14_the_budget_of_errors_is_one_for_all_parts_of_the_run(answered: int)
             if event.done == answered:
                 engine.break_with(Break.CRASHING, times=1)
 
-        report = warmed(engine, max_retries=0, max_error_rate=0.1, concurrency=1, progress=crash)
+        report = warmed(engine, deployed=TWELVE, max_retries=0, max_error_rate=0.1, concurrency=1, progress=crash)
         found = only(report)
         assert report.verdict is Verdict.PASS, report.reason
         assert (found.errors, found.fault) == (1, None)
@@ -461,7 +463,7 @@ def test_e14_one_error_more_than_the_budget_ends_the_replica() -> None:
             if event.done in (1, 26):
                 engine.break_with(Break.CRASHING, times=1)
 
-        report = warmed(engine, max_retries=0, max_error_rate=0.1, concurrency=1, progress=crash)
+        report = warmed(engine, deployed=TWELVE, max_retries=0, max_error_rate=0.1, concurrency=1, progress=crash)
         assert report.verdict is Verdict.INCONCLUSIVE
         assert only(report).errors == 2
         assert [fault.exit_code for fault in report.faults] == [5]
@@ -498,13 +500,13 @@ def test_a_control_whose_first_attempt_was_computed_and_never_heard_of_is_sent_a
         report = warmed(engine)
         assert engine.has_broken_off
         assert report.verdict is Verdict.PASS, report.reason
-        assert len(engine.cached_of) == 1 + 4 + 11 + 12 + 12, "the first, the control anew, the rest, touched, proved"
+        assert len(engine.cached_of) == 1 + 4 + 5 + 6 + 6, "the first, the control anew, the rest, touched, proved"
 
 
 def test_e14_a_server_that_is_busy_past_all_retries_gets_fewer_at_once() -> None:
     with ScriptedEngine(release="new") as engine:
         engine.break_with(Break.BUSY, times=1)
-        found = only(warmed(engine, max_retries=0, max_error_rate=0.1))
+        found = only(warmed(engine, deployed=TWELVE, max_retries=0, max_error_rate=0.1))
         assert (found.errors, found.throttled >= 1, found.over_lower_bound) == (1, True, 1.0)
 
 
@@ -643,7 +645,7 @@ def test_b10_hits_that_the_counters_did_not_see_are_no_proof() -> None:
     with StampsAtLookUp(release="new") as engine:
 
         def lie(event: Any) -> None:
-            engine.is_lying = event.done >= 26  # the plan, the control and the touch pass are through
+            engine.is_lying = event.done >= 14  # the plan, the control and the touch pass are through
 
         report = warmed(engine, progress=lie)
         assert report.verdict is Verdict.INCONCLUSIVE
@@ -689,19 +691,19 @@ def test_a_first_token_that_takes_too_long_fails_though_all_is_warm() -> None:
 
 def test_a_budget_of_tokens_ends_the_plan_before_it_is_exceeded() -> None:
     with ScriptedEngine(release="new") as engine:
-        report = warmed(engine, budget_tokens=300)
+        report = warmed(engine, budget_tokens=200)
         found = only(report)
         assert report.verdict is Verdict.INCONCLUSIVE
-        assert 0 < (found.computed_tokens or 0) <= 300
+        assert 0 < (found.computed_tokens or 0) <= 200
         now, whole = found.expected_hit_rate, report.plan.expected_hit_rate
         assert now is not None
         assert whole is not None
         assert (
-            f"the token budget ended after {found.sent} of 12 requests: expect {now:.0%} of this set's traffic to hit, "
+            f"the token budget ended after {found.sent} of 6 requests: expect {now:.0%} of this set's traffic to hit, "
             f"{whole:.0%} with all of them"
         ) in report.reason
         # The most valuable go first: they are worth more than their part of the requests.
-        assert found.sent / 12 * whole < now < whole
+        assert found.sent / 6 * whole < now < whole
 
 
 def test_a_budget_that_no_request_fits_is_said_to_be_too_small_and_not_to_be_run_again() -> None:

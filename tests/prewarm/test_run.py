@@ -28,6 +28,7 @@ from tests.engines.scripted_routes import GENERATIONS
 from tests.fleet.names import NAME, Resolver
 from tests.fleet.test_opening import reached, with_fleet
 from tests.verify.deployments import (
+    DOZEN,
     chat_body,
     deployment,
     namespace_of,
@@ -86,7 +87,7 @@ def test_a_cold_engine_computes_exactly_the_lower_bound() -> None:
         assert found.touched == found.sent
         assert (found.over_lower_bound, found.given_tokens) == (1.0, 0)
         messages = {prompt.id: prompt.body["messages"] for prompt in prompts()}
-        touched = [seen.body["messages"] for seen in engine.generations()[14:26]]
+        touched = [seen.body["messages"] for seen in engine.generations()[8:14]]
         assert touched == [messages[prompt_id] for prompt_id in reversed(plan_of(found).order)], "most valuable last"
 
 
@@ -160,7 +161,7 @@ def test_dirt_under_one_prefix_only_ends_the_run_before_all_is_sent() -> None:
         engine.reload("new")
         report = warmed(engine)
         assert report.verdict is Verdict.FAIL
-        assert only(report).sent < 12
+        assert only(report).sent < 6
 
 
 def test_a_store_below_that_ignores_salts_is_dirty_also_for_the_namespace() -> None:
@@ -284,7 +285,7 @@ def test_evictions_by_other_traffic_fail_with_the_rate() -> None:
     with ScriptedEngine(release="new") as engine:
 
         def disturb(event: ProgressEvent) -> None:
-            if event.done == 26:  # the plan, the control and the touch pass are through
+            if event.done == 14:  # the plan, the control and the touch pass are through
                 engine.flush()
                 engine.capacity_blocks = 1
                 engine.cache.capacity_blocks = 1  # type: ignore[attr-defined]
@@ -301,7 +302,7 @@ def test_a_replica_that_dies_midway_is_told_and_the_other_completes() -> None:
     with ScriptedEngine(release="new") as good, ScriptedEngine(release="new") as bad:
 
         def kill(event: ProgressEvent) -> None:
-            if event.done == 6:
+            if event.done == 3:
                 bad.break_with(Break.CRASHING)
 
         report = warmed(good, bad, progress=kill, max_retries=0)
@@ -319,7 +320,7 @@ def test_a_replica_that_restarts_during_its_proof_is_no_pass() -> None:
     with ScriptedEngine(release="new") as engine:
 
         def restart(event: ProgressEvent) -> None:
-            if event.done == 30:
+            if event.done == 16:
                 engine.restart()
 
         report = warmed(engine, progress=restart)
@@ -342,7 +343,7 @@ def test_replicas_plan_for_themselves_where_one_of_them_caches_nothing() -> None
         report = warmed(off, on)
         first, other = report.replicas
         assert report.plan.cannot_be_cached is not None
-        assert (first.sent, other.sent, other.hit_rate_after) == (0, 12, 1.0)
+        assert (first.sent, other.sent, other.hit_rate_after) == (0, 6, 1.0)
 
 
 def test_a_name_that_is_gone_at_the_end_costs_no_result(ledger: Ledger) -> None:
@@ -424,7 +425,7 @@ def test_a_spent_budget_is_incomplete_and_says_how_far_it_came() -> None:
     with ScriptedEngine(release="new") as engine:
         report = warmed(engine, budget_s=1e-9)
         assert report.verdict is Verdict.INCONCLUSIVE
-        assert "0 of 12 requests" in report.reason
+        assert "0 of 6 requests" in report.reason
         assert engine.generations() == []
 
 
@@ -450,11 +451,11 @@ def cancelled(
 
 def test_ctrl_c_keeps_what_was_measured_and_is_no_pass(ledger: Ledger) -> None:
     with ScriptedEngine(release="new") as engine:
-        report, _ = cancelled(engine, ledger=ledger, after=7)
+        report, _ = cancelled(engine, ledger=ledger, after=4, concurrency=1)
         assert report.interrupted
         assert report.verdict is Verdict.INCONCLUSIVE
         assert "interrupted" in report.reason
-        assert 1 <= only(report).sent < 12
+        assert 1 <= only(report).sent < 6
 
 
 class Slow(ScriptedEngine):
@@ -474,6 +475,7 @@ class Slow(ScriptedEngine):
 
 
 def test_after_ctrl_c_the_second_run_computes_only_what_is_missing(ledger: Ledger) -> None:
+    deployed = deployment(prompt_set=DOZEN)
     with Slow(release="new") as engine:
 
         async def main(clients: list[EngineClient]) -> PrewarmReport:
@@ -492,11 +494,11 @@ def test_after_ctrl_c_the_second_run_computes_only_what_is_missing(ledger: Ledge
                 task.cancel()
                 loop.call_soon(engine.let_go.set)
 
-            return await prewarm(clients, deployment=deployment(), ledger=ledger, concurrency=4, progress=stop)
+            return await prewarm(clients, deployment=deployed, ledger=ledger, concurrency=4, progress=stop)
 
         first = only(with_clients([engine], main))
-        assert first.sent < 12
-        report = warmed(engine, ledger=ledger)
+        assert first.sent < len(DOZEN)
+        report = warmed(engine, deployed=deployed, ledger=ledger)
         second = only(report)
         # What was in flight at Ctrl-C is resident, and not foreign.
         assert report.verdict is Verdict.PASS, report.reason
@@ -530,7 +532,7 @@ def test_what_a_killed_run_had_answered_is_not_sent_again(tmp_path: Path) -> Non
         with Journal(tmp_path / "j", key=journal_key(deployment())) as journal:
             report = warmed(engine, journal=journal)
         assert report.verdict is Verdict.PASS, report.reason
-        assert (only(report).sent, only(report).resumed, only(report).restarted) == (10, 2, False)
+        assert (only(report).sent, only(report).resumed, only(report).restarted) == (4, 2, False)
         assert not (tmp_path / "j").exists()
 
 
@@ -542,7 +544,7 @@ def test_a_run_that_was_killed_after_its_plan_asks_for_no_times_where_usage_spea
         with Journal(tmp_path / "j", key=journal_key(deployment())) as journal:
             report = warmed(engine, journal=journal)
         assert report.verdict is Verdict.PASS, report.reason
-        assert (only(report).sent, only(report).resumed, only(report).times) == (0, 12, None)
+        assert (only(report).sent, only(report).resumed, only(report).times) == (0, 6, None)
         assert {seen.body.get("cache_salt") for seen in engine.generations()[before:]} == {None}
 
 
@@ -556,7 +558,7 @@ def test_after_a_restart_everything_is_sent_anew_and_said_so(tmp_path: Path) -> 
         engine.restart()
         with Journal(tmp_path / "j", key=journal_key(deployment())) as journal:
             report = warmed(engine, journal=journal)
-        assert (only(report).sent, only(report).resumed, only(report).restarted) == (12, 0, True)
+        assert (only(report).sent, only(report).resumed, only(report).restarted) == (6, 0, True)
         assert any("sent anew" in note for note in report.notes)
 
 
@@ -565,7 +567,7 @@ def test_a_flush_makes_the_journal_void(tmp_path: Path) -> None:
         begun_elsewhere(tmp_path / "j", engine, "returns-0")
         with Journal(tmp_path / "j", key=journal_key(deployment())) as journal:
             report = warmed(engine, journal=journal, allows_flush=True)
-        assert (only(report).sent, only(report).resumed) == (12, 0)
+        assert (only(report).sent, only(report).resumed) == (6, 0)
 
 
 @pytest.mark.parametrize("sent", [1, 3, 4, 5, 6])
@@ -600,7 +602,7 @@ def test_on_slots_a_run_that_was_cut_short_ends_with_each_slot_warm(tmp_path: Pa
 def test_a_run_that_was_cut_short_leaves_its_journal(tmp_path: Path) -> None:
     with ScriptedEngine(release="new") as engine:
         with Journal(tmp_path / "j", key=journal_key(deployment())) as journal:
-            warmed(engine, journal=journal, budget_tokens=300)
+            warmed(engine, journal=journal, budget_tokens=200)
         with Journal(tmp_path / "j", key=journal_key(deployment())) as journal:
             report = warmed(engine, journal=journal)
         assert report.verdict is Verdict.PASS, report.reason
@@ -703,7 +705,7 @@ def test_what_an_earlier_run_left_does_not_hide_a_block_that_is_computed_twice(l
         warmed(engine, deployed=deployment(prompt_set=prompts(per_desk=1, desks=("returns",))), ledger=ledger)
 
         def forget(event: ProgressEvent) -> None:
-            if event.done == 9:
+            if event.done == 5:
                 engine.flush()
 
         found = only(warmed(engine, ledger=ledger, concurrency=1, progress=forget))
