@@ -79,6 +79,8 @@ PURE = (
     "verify/clearing.py",
     "verify/closeness.py",
     "verify/consistency.py",
+    "verify/suspicion.py",
+    "verify/weighing.py",
     "verify/diagnosis.py",
     "verify/coverage.py",
     "verify/distance.py",

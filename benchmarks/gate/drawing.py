@@ -17,13 +17,13 @@ from benchmarks.gate.recorded import RecordedReplica
 from kvrelease.artifacts import Verdict
 from kvrelease.progress import silent
 from kvrelease.verify.checks import CheckVerdict
-from kvrelease.verify.consistency import threshold_nats
 from kvrelease.verify.distance import distance
 from kvrelease.verify.evidence import Cost, Evidence, Limits, PowerPair, ReferencePair, ReplicaEvidence
 from kvrelease.verify.in_process import IN_PROCESS_PROBES
 from kvrelease.verify.judge import VerifyReport, judge
 from kvrelease.verify.legs import Collector
 from kvrelease.verify.probes import draw
+from kvrelease.verify.suspicion import threshold_nats
 from kvrelease.workload.prompt_set import Prompt, PromptKind, PromptSet
 
 PROBES = 60

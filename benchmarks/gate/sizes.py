@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import msgspec
 
 from benchmarks.gate.pool import Pool
-from kvrelease.verify.consistency import SUSPECT_RATIO
 from kvrelease.verify.distance import distance
+from kvrelease.verify.suspicion import SUSPECT_RATIO
 
 # Where the median staleness is more than so many times the threshold that the pool's own noise makes, the four prompts
 # that `power` is measured on have hardly a median below it.

@@ -14,8 +14,9 @@ from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 from kvrelease.artifacts import ReleaseRef, Verdict
 from kvrelease.binding.observe import known_total
 from kvrelease.errors import ExitCode, InputError
-from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict, threshold_nats
+from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict
 from kvrelease.verify.judge import VerifyReport
+from kvrelease.verify.suspicion import threshold_nats
 
 _OF = ("release", "namespace")
 

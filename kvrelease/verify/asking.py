@@ -15,19 +15,12 @@ from typing import TypeVar
 import msgspec
 
 from kvrelease.binding.observe import Leg
-from kvrelease.verify.consistency import (
-    is_beyond_writing,
-    is_gone,
-    is_proven,
-    is_suspect,
-    needs_ranks,
-    suspicion,
-    threshold_nats,
-)
 from kvrelease.verify.evidence import ProbeEvidence, Repeats
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.peers import PEERS, can_prove, representatives, stands_apart, stays_apart
 from kvrelease.verify.repeats import MAX_REPEATED, REPEATS, in_turn, is_let_go
+from kvrelease.verify.suspicion import is_beyond_writing, is_suspect, suspicion, threshold_nats
+from kvrelease.verify.weighing import is_gone, is_proven, needs_ranks
 
 Wanted = TypeVar("Wanted")
 Answer = TypeVar("Answer")

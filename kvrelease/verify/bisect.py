@@ -15,10 +15,11 @@ from kvrelease.binding.observe import Leg
 from kvrelease.engines.base import Request, Route
 from kvrelease.engines.request_fields import has_media
 from kvrelease.errors import Refused
-from kvrelease.verify.consistency import threshold_nats, worst_leg, worst_of_each_prefix
+from kvrelease.verify.consistency import worst_of_each_prefix
 from kvrelease.verify.evidence import Bisection, Cut, ProbeEvidence, ReplicaEvidence
 from kvrelease.verify.first_stale import next_cut
 from kvrelease.verify.floor import judged_by_floor
+from kvrelease.verify.suspicion import threshold_nats, worst_leg
 from kvrelease.verify.uniques import Observe
 
 # Prefixes that are searched in one run on one replica: about log2(blocks) + 1 cuts each, two requests a cut.

@@ -15,9 +15,10 @@ from kvrelease.binding.hits import CLEAN_UP, Unattributed
 from kvrelease.binding.observe import Leg, Witness
 from kvrelease.engines.base import Observation
 from kvrelease.verify.claim import probes_needed, provable_share
-from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict, threshold_nats
+from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict
 from kvrelease.verify.evidence import BindingEvidence, Limits, ReplicaEvidence
 from kvrelease.verify.noise import NoiseFloor
+from kvrelease.verify.suspicion import threshold_nats
 
 # Fewer generated tokens than this, all the same, are an answer; so many are a broken model.
 REPEATED_TOKENS = 4

@@ -13,17 +13,11 @@ import msgspec
 
 from kvrelease.engines.base import Observation
 from kvrelease.verify.calibration import KERNEL_BOUND_NATS
-from kvrelease.verify.consistency import (
-    WRITTEN_APART_NATS,
-    CloserTo,
-    ProbeJudgement,
-    clean_twin,
-    threshold_nats,
-    worst_leg,
-)
+from kvrelease.verify.consistency import CloserTo, ProbeJudgement
 from kvrelease.verify.distance import distance
 from kvrelease.verify.evidence import ProbeEvidence, ReplicaEvidence
 from kvrelease.verify.noise import NoiseFloor
+from kvrelease.verify.suspicion import WRITTEN_APART_NATS, clean_twin, threshold_nats, worst_leg
 
 
 class Witnesses(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,18 +8,14 @@ import msgspec
 
 from kvrelease.verify.checks import Check, CheckId, CheckVerdict, binding_result, tells_candidates
 from kvrelease.verify.closeness import Closeness
-from kvrelease.verify.consistency import (
-    ProbeJudgement,
-    ProbeVerdict,
-    threshold_nats,
-    worst_of_each_prefix,
-)
+from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict, worst_of_each_prefix
 from kvrelease.verify.evidence import Bisection, ReplicaEvidence
 from kvrelease.verify.first_stale import bracket
 from kvrelease.verify.floor import judged_by_floor
 from kvrelease.verify.next_step import NextStep, Situation, next_steps
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.recheck import Cause, CauseFound, cause_of
+from kvrelease.verify.suspicion import threshold_nats
 from kvrelease.verify.tier import Tier, tiers_of
 
 NOT_SEARCHED = "not searched: other prefixes were worse, or the run ended before"

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from kvrelease.binding.observe import Leg, total
 from kvrelease.verify.checks import Check, CheckId, CheckVerdict, space_name
-from kvrelease.verify.consistency import ProbeVerdict, is_suspect, judge_probes, suspicion
+from kvrelease.verify.consistency import ProbeVerdict, judge_probes
 from kvrelease.verify.evidence import ExposureEvidence, ProbeEvidence, ReplicaEvidence
 from kvrelease.verify.noise import NoiseFloor
+from kvrelease.verify.suspicion import is_suspect, suspicion
 
 
 class SpaceVerdict(enum.StrEnum):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from kvrelease.verify.calibration import FOREIGN_BOUND_NATS, kernel_pairs, usable
-from kvrelease.verify.consistency import ProbeJudgement, judge_probes, widened
+from kvrelease.verify.consistency import ProbeJudgement, judge_probes
 from kvrelease.verify.evidence import Isolation, ReplicaEvidence
 from kvrelease.verify.noise import NoiseFloor, noise_floor
+from kvrelease.verify.suspicion import widened
 
 
 def judging_floor(replica: ReplicaEvidence) -> NoiseFloor:

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from kvrelease.engines.base import Observation
 from kvrelease.verify.calibration import FOREIGN_BOUND_NATS, KERNEL_BOUND_NATS, clean_answers, kernel_distance
 from kvrelease.verify.checks import Check, CheckId, CheckVerdict
-from kvrelease.verify.consistency import threshold_nats
 from kvrelease.verify.distance import candidates_told, distance, share_of_few
 from kvrelease.verify.evidence import Isolation, ReferencePair, ReplicaEvidence
 from kvrelease.verify.noise import NoiseFloor
+from kvrelease.verify.suspicion import threshold_nats
 
 # The first bound, where the golden record comes from the same kind and version of engine: the largest distance seen
 # between clean runs of one engine under load.

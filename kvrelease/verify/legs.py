@@ -22,7 +22,6 @@ from kvrelease.engines.base import Request
 from kvrelease.progress import Progress, ProgressEvent
 from kvrelease.verify.asking import peers_to_write, repeats_at_once, repeats_to_ask
 from kvrelease.verify.bisect import Bisector
-from kvrelease.verify.consistency import is_suspect
 from kvrelease.verify.distance import telling_tokens
 from kvrelease.verify.evidence import (
     BindingEvidence,
@@ -42,6 +41,7 @@ from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.record import MAX_TOKENS, probe_request
 from kvrelease.verify.reference_legs import REWRITTEN, ReferenceLegs
 from kvrelease.verify.repeated_legs import RepeatedLegs
+from kvrelease.verify.suspicion import is_suspect
 from kvrelease.verify.uniques import Uniques
 from kvrelease.workload.prompt_set import Prompt
 

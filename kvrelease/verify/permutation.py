@@ -78,8 +78,3 @@ def _labellings(legs: int, production: int) -> NDArray[np.float64]:
     marks = np.zeros((count, legs))
     np.put_along_axis(marks, chosen, 1.0, axis=1)
     return marks
-
-
-def fewest_legs(*, alpha: float) -> int:
-    """How many legs of each kind it takes for a p-value of `alpha` or less to be possible."""
-    return next(legs for legs in itertools.count(2) if 2 / math.comb(2 * legs, legs) <= alpha)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 
 from kvrelease.verify.checks import Check, CheckId, CheckVerdict
-from kvrelease.verify.consistency import threshold_nats
 from kvrelease.verify.distance import ENOUGH_CANDIDATES, cut_to, distance, share_of_few
 from kvrelease.verify.evidence import Limits, PowerPair
 from kvrelease.verify.noise import NoiseFloor
+from kvrelease.verify.suspicion import threshold_nats
 
 # With an unknown power, a run whose threshold lies higher proves nothing: 36 steps of fine-tuning move a stale answer
 # by 0.27 nats, twelve by 0.11 (docs/statistics.md); three times the noise of eight concurrent requests to vLLM is 0.17,

@@ -7,16 +7,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kvrelease.verify.consistency import (
-    ProbeJudgement,
-    ProbeVerdict,
-    threshold_nats,
-    worst_of_each_prefix,
-)
+from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict, worst_of_each_prefix
 from kvrelease.verify.evidence import FlushEvidence, Isolation, ProbeEvidence, Recheck, ReplicaEvidence, untainted
 from kvrelease.verify.floor import judged_by_floor
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.repeats import gap
+from kvrelease.verify.suspicion import threshold_nats
 
 # As many as are searched for their first stale block; one is proof enough, and each is computed anew.
 MAX_RECHECKED = 4

@@ -9,10 +9,10 @@ from kvrelease.engines.local import LocalEngine, stale_and_clean
 from kvrelease.errors import UnsupportedRelease
 from kvrelease.progress import Progress, ProgressEvent
 from kvrelease.verify.bisect import MAX_PREFIXES
-from kvrelease.verify.consistency import worst_leg
 from kvrelease.verify.diagnosis import searched_prefixes
 from kvrelease.verify.evidence import InProcessAnswers, ReplicaEvidence
 from kvrelease.verify.record import probe_request
+from kvrelease.verify.suspicion import worst_leg
 from kvrelease.workload.prompt_set import Prompt
 
 

@@ -15,11 +15,12 @@ from kvrelease.binding.observe import Leg, Witness
 from kvrelease.engines.base import EngineKind, Observation
 from kvrelease.engines.front_cache import next_step
 from kvrelease.verify.checks import Check, CheckId, CheckVerdict
-from kvrelease.verify.consistency import MORE_THAN_ONE_QUANTUM, WRITTEN_APART_NATS, threshold_nats
 from kvrelease.verify.distance import distance
 from kvrelease.verify.evidence import BindingEvidence, ProbeEvidence, ReplicaEvidence
 from kvrelease.verify.kept_answers import UNIT_S, Answer, Kept, clock_of, ids_tell
 from kvrelease.verify.noise import NoiseFloor
+from kvrelease.verify.suspicion import WRITTEN_APART_NATS, threshold_nats
+from kvrelease.verify.weighing import MORE_THAN_ONE_QUANTUM
 
 _STARTED = re.compile(r"started:([0-9]+(?:\.[0-9]+)?)")
 _SHOWN = 3

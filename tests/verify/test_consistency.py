@@ -7,22 +7,14 @@ from msgspec.structs import replace
 
 from kvrelease.artifacts import Verdict
 from kvrelease.engines.base import GeneratedToken, Observation, TopLogprob
-from kvrelease.verify.consistency import (
-    WRITTEN_APART_NATS,
-    ProbeJudgement,
-    ProbeVerdict,
-    clean_twin,
-    is_proven,
-    is_suspect,
-    judge_probes,
-    threshold_nats,
-    widened,
-)
+from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict, judge_probes
 from kvrelease.verify.evidence import ProbeEvidence
 from kvrelease.verify.judge import judge
 from kvrelease.verify.noise import NoiseFloor, noise_floor
 from kvrelease.verify.peers import PEERS
 from kvrelease.verify.repeats import LEGS_THAT_CLEAR, MAX_REPEATED, REPEATS
+from kvrelease.verify.suspicion import WRITTEN_APART_NATS, clean_twin, is_suspect, threshold_nats, widened
+from kvrelease.verify.weighing import is_proven
 from tests.verify.builders import BASE, PROMPT_TOKENS, leg, observation, probe, repeats, stale_probe
 from tests.verify.simulation import Noise, batches, bursty, gaussian, observed_run, quiet, rates, rounded
 

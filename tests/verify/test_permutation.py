@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from kvrelease.verify.permutation import exchange_p, fewest_legs
+from kvrelease.verify.permutation import exchange_p
+from kvrelease.verify.repeats import ALPHA, MAX_REPEATED, REPEATS
 
 
 def apart(*values: float) -> list[list[float]]:
@@ -78,5 +79,6 @@ def test_noise_that_drifts_does_not_look_like_a_difference_where_legs_take_turns
     assert sum(p <= 0.05 for p in found) <= 10
 
 
-def test_how_many_legs_a_proof_takes() -> None:
-    assert [fewest_legs(alpha=alpha) for alpha in (0.05, 0.001, 0.001 / 6)] == [4, 7, 8]
+def test_as_many_legs_as_are_asked_again_can_prove_a_difference_and_one_fewer_cannot() -> None:
+    least = [exchange_p(apart(*[0.0] * legs, *[1.0] * legs), production=legs) for legs in (REPEATS - 1, REPEATS)]
+    assert least[0] > ALPHA / MAX_REPEATED >= least[1]

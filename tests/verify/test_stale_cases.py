@@ -13,9 +13,10 @@ import pytest
 from kvrelease.engines.base import EngineKind
 from kvrelease.ledger.store import IN_MEMORY, Ledger
 from kvrelease.verify.checks import CheckId
-from kvrelease.verify.consistency import ProbeVerdict, leg_distances
+from kvrelease.verify.consistency import ProbeVerdict
 from kvrelease.verify.distance import distance
 from kvrelease.verify.judge import VerifyReport
+from kvrelease.verify.suspicion import leg_distances
 from kvrelease.verify.twins import Twins
 from kvrelease.workload.prompt_set import PromptSet
 from tests.engines.scripted import ScriptedEngine
