@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import Kv
 from tests.cli.shell import Releases
-from tests.cli.test_bad_input import told
+from tests.cli.test_bad_input import the_one_error
 from tests.release.adapters import adapter_json, adapter_tensors, write_adapter
 
 
@@ -81,15 +81,15 @@ def test_what_is_no_adapter_says_why(  # noqa: PLR0917 - fixtures
 ) -> None:
     (workdir / "empty").mkdir()
     options = [part for text in texts for part in ("--adapter", text)]
-    assert reason in told(kv("fingerprint", releases.new, *options), code=code)
+    assert reason in the_one_error(kv("fingerprint", releases.new, *options), code=code)
 
 
 def test_an_adapter_is_no_base_and_names_no_cache(kv: Kv, adapter: Path) -> None:
-    assert "is an adapter itself" in told(kv("fingerprint", "lora", "--adapter", "x=lora"), code=2)
-    text = told(kv("namespace", "lora", "--engine", "vllm", "--no-ledger"), code=4)
+    assert "is an adapter itself" in the_one_error(kv("fingerprint", "lora", "--adapter", "x=lora"), code=2)
+    text = the_one_error(kv("namespace", "lora", "--engine", "vllm", "--no-ledger"), code=4)
     assert "an adapter without its base" in text
 
 
 def test_a_model_is_no_adapter(kv: Kv, releases: Releases) -> None:
-    text = told(kv("fingerprint", releases.new, "--adapter", f"x={releases.directory}"), code=4)
+    text = the_one_error(kv("fingerprint", releases.new, "--adapter", f"x={releases.directory}"), code=4)
     assert "no adapter_model.safetensors" in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -58,7 +57,7 @@ def memo() -> Memo:
 
 
 def flipped(tensor: Tensor) -> Tensor:
-    return dataclasses.replace(tensor, data=bytes([tensor.data[0] ^ 1]) + tensor.data[1:])
+    return tensor._replace(data=bytes([tensor.data[0] ^ 1]) + tensor.data[1:])
 
 
 def fingerprint_of(result: Result) -> Fingerprint:
