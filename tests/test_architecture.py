@@ -110,6 +110,7 @@ PURE = (
     "binding/runtime.py",
     "binding/salts.py",
     "binding/settings.py",
+    "binding/tenant_salt.py",
     "engines/cacheability.py",
     "engines/front_cache.py",
     "fleet/ranks.py",
@@ -285,6 +286,11 @@ def test_help_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.returncode == 0, done.stderr
+
+
+def test_what_runs_inside_an_engine_imports_the_standard_library_only() -> None:
+    for module, line in imports_of(PACKAGE / "binding" / "tenant_salt.py"):
+        assert module.split(".")[0] in sys.stdlib_module_names, f"binding/tenant_salt.py:{line} imports {module}"
 
 
 def test_no_catch_all_becomes_an_answer_but_in_the_seam() -> None:
