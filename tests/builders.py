@@ -14,9 +14,9 @@ from kvrelease.artifacts import Artifact, Fault, ReleaseRef, Verdict
 from kvrelease.binding.namespace import NamespaceReport, RuntimeReport
 from kvrelease.binding.observe import Leg, Witness
 from kvrelease.binding.runtime import declared_runtime
-from kvrelease.binding.settings import binding_settings
+from kvrelease.binding.settings import BindingTarget, Wanted, binding_settings
 from kvrelease.demo.figures import DemoReport, Example, Gate, Impact, Strategy, StrategyFigures
-from kvrelease.engines.base import EngineKind, GeneratedToken, Observation, TopLogprob
+from kvrelease.engines.base import GeneratedToken, Observation, TopLogprob
 from kvrelease.prewarm.plan import Plan
 from kvrelease.prewarm.result import ControlResult, Percentiles, PrewarmReport, ReplicaResult
 from kvrelease.release.adapter import AdapterDigest
@@ -383,7 +383,7 @@ def diff_with_relayouts() -> Diff:
     return msgspec.structs.replace(found, summary=summarise(found))
 
 
-def namespace(kind: EngineKind = EngineKind.VLLM, **changes: object) -> NamespaceReport:
+def namespace(target: BindingTarget = BindingTarget.VLLM, **changes: object) -> NamespaceReport:
     runtime = declared_runtime({"engine": "vllm", "version": "0.32.0"})
     text = f"{NEW_KV}-{runtime.name}-e1"
     return _changed(
@@ -398,8 +398,8 @@ def namespace(kind: EngineKind = EngineKind.VLLM, **changes: object) -> Namespac
             ),
             epoch=1,
             is_new=True,
-            engine=str(kind),
-            settings=binding_settings(kind, text),
+            engine=str(target),
+            settings=binding_settings(target, Wanted(namespace=text)),
         ),
         changes,
     )

@@ -9,9 +9,10 @@ import shlex
 
 import msgspec
 
-from kvrelease.artifacts import Artifact, ReleaseRef
+from kvrelease.artifacts import Artifact, ReleaseRef, Verdict
+from kvrelease.binding.bound import BoundCheck
 from kvrelease.binding.runtime import Runtime
-from kvrelease.binding.settings import BindingSettings
+from kvrelease.binding.settings.binding import BindingSettings
 from kvrelease.errors import DamagedFile, InputError, UsageError
 from kvrelease.ledger.records import Event, NamespaceRecord
 from kvrelease.ledger.store import Ledger
@@ -43,7 +44,11 @@ class NamespaceReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/namesp
         runtime: declared or undeclared.
         epoch: 0 for the first.
         is_new: this run made it.
-        settings: how to bind the engine that was named.
+        engine: what is bound (`binding.settings.target`).
+        settings: how to bind it.
+        verdict: whether the engine that was asked is bound so; None where none was asked.
+        reason: of the verdict.
+        checked: what it was asked; None likewise.
         warnings: what the reader has to know.
     """
 
@@ -55,6 +60,9 @@ class NamespaceReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/namesp
     is_new: bool
     engine: str
     settings: BindingSettings
+    verdict: Verdict | None = None
+    reason: str | None = None
+    checked: BoundCheck | None = None
     warnings: tuple[str, ...] = ()
 
 

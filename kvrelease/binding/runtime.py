@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from kvrelease.binding.settings.target import BindingTarget, may_be
 from kvrelease.config import RUNTIME_FIELDS
-from kvrelease.engines.base import EngineKind
 from kvrelease.errors import UsageError
 from kvrelease.release.canonical import digest_of
 from kvrelease.release.runtime_spelling import one_spelling
@@ -107,10 +107,7 @@ def require_agreement(declared: Runtime, *, told: Mapping[str, str], url: str) -
             )
 
 
-def other_engine(declared: Runtime, *, kind: EngineKind) -> str | None:
-    """The engine that a declaration names, where it is another than the one to be bound; None where they agree.
-
-    `openai` is any server that speaks the protocol, and contradicts no name.
-    """
+def other_engine(declared: Runtime, *, target: BindingTarget) -> str | None:
+    """The engine that a declaration names, where it can be no part of what is to be bound; None where they agree."""
     name = declared.fields.get("engine")
-    return None if kind is EngineKind.OPENAI or name == kind.value else name
+    return None if name is None or may_be(target, name) else name

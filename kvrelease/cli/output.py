@@ -112,9 +112,23 @@ def deliver(
     Returns:
         The exit code of the run: the result's own, or the worse one of a result that could not be written.
     """
+    text = _rendered(artifact, page, form=_format_of(wanted, output), is_for_people=output is None)
+    code, is_written = _put(text, output=output, code=code)
+    if output is not None and is_written:
+        _say_in_one_line(page(), output, is_good=code is ExitCode.OK)
+    return code
+
+
+def deliver_text(text: str, *, output: Path | None) -> ExitCode:
+    """Writes a result that is no artifact: what a shell or another program reads; likewise."""
+    code, _ = _put(text, output=output, code=ExitCode.OK)
+    return code
+
+
+def _put(text: str, *, output: Path | None, code: ExitCode) -> tuple[ExitCode, bool]:
+    """Writes a result to its file, else to stdout: the exit code of the run, and whether the file has it."""
     from kvrelease.artifacts import write_atomically  # noqa: PLC0415 - late, as everything that --help does not need
 
-    text = _rendered(artifact, page, form=_format_of(wanted, output), is_for_people=output is None)
     if output is not None:
         try:
             write_atomically(output, text)
@@ -122,14 +136,13 @@ def deliver(
             say_error(error)
             code = worst((code, error.exit_code))
         else:
-            _say_in_one_line(page(), output, is_good=code is ExitCode.OK)
-            return code
+            return code, True
     try:
         _print(text)
     except InputError as error:
         say_error(error)
         code = worst((code, error.exit_code))
-    return code
+    return code, False
 
 
 def _say_in_one_line(page: Document, output: Path, *, is_good: bool) -> None:

@@ -238,7 +238,7 @@ def _served(entry: JsonObject) -> ServedModel | None:
 def _chosen(models: tuple[ServedModel, ...], *, wanted: str | None, transport: Transport) -> ServedModel:
     url, served = transport.url, _names(models, transport.redactor)
     if wanted is None:
-        if len(models) == 1:
+        if models and _are_names_of_one(models):
             return models[0]
         if not models:
             raise NoModel(f"{url} serves no model", hint=served)
@@ -248,6 +248,21 @@ def _chosen(models: tuple[ServedModel, ...], *, wanted: str | None, transport: T
             return model
     kind = WrongModel if models else NoModel
     raise kind(f"{url} does not serve the model {wanted!r}", hint=served)
+
+
+def _are_names_of_one(models: tuple[ServedModel, ...]) -> bool:
+    """Whether all entries are names of one model; the first is what answers carry.
+
+    vLLM lists each `--served-model-name` as an entry, all with the one path of its weights.
+
+    Source: vLLM 0.32.0, entrypoints/openai/models/serving.py, `show_available_models`.
+    """
+    first = models[0]
+    return len(models) == 1 or (
+        first.owner == "vllm"
+        and first.root is not None
+        and all((model.owner, model.root, model.parent) == (first.owner, first.root, None) for model in models)
+    )
 
 
 def _names(models: tuple[ServedModel, ...], redactor: Redactor) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from kvrelease.artifacts import JsonObject
-from kvrelease.engines.foreign import as_object, as_text, at, label, setting_text
+from kvrelease.engines.foreign import as_list, as_object, as_text, at, label, setting_text
 from kvrelease.engines.metrics import Metrics
 
 _CACHE_INFO = "vllm:cache_config_info"
@@ -78,15 +78,24 @@ def read_cache(info: JsonObject | None, metrics: Metrics, *, rank: int | None = 
     )
 
 
+# Where connectors keep entries, and what sets entries apart in a store that is named by text.
+_PLACES = ("shared_storage_path", "root_dir", "cache_prefix", "hf3fs_storage_path")
+_TIER_PLACES = ("root_dir", "prefix")
+STORE_SEPARATOR = ", "
+
+
 def _store(info: JsonObject | None) -> dict[str, str]:
     """The connector to a store outside the process, and where that lies; of its settings, which may hold keys, no more.
 
-    Source: vLLM 0.32.0, config/kv_transfer.py; the connectors' own settings in distributed/kv_transfer/kv_connector/v1.
+    Source: vLLM 0.32.0, config/kv_transfer.py; the connectors' own settings in distributed/kv_transfer/kv_connector/v1,
+    those of tiers in v1/kv_offload/tiering.
     """
     given = as_object(at(as_object(info), "vllm_config", "kv_transfer_config"))
     extra = as_object(given.get("kv_connector_extra_config"))
-    places = (as_text(extra.get(name)) for name in ("shared_storage_path", "root_dir", "cache_prefix"))
-    found = {"kv_connector": as_text(given.get("kv_connector")), "kv_store": next(filter(None, places), None)}
+    tiers = [as_object(tier) for tier in as_list(extra.get("secondary_tiers"))]
+    named = [extra.get(name) for name in _PLACES] + [tier.get(name) for tier in tiers for name in _TIER_PLACES]
+    places = STORE_SEPARATOR.join(text for place in named if (text := as_text(place)))
+    found = {"kv_connector": as_text(given.get("kv_connector")), "kv_store": places}
     return {name: value for name, value in found.items() if value}
 
 

@@ -2,14 +2,16 @@
 
 import json
 import shlex
+from collections.abc import Mapping
 
 from kvrelease.artifacts import JsonObject
+from kvrelease.binding.bound import BoundCheck
 from kvrelease.binding.namespace import NamespaceReport
-from kvrelease.report.document import Block, Commands, Document, Facts, Notes
+from kvrelease.report.document import Block, Commands, Document, Facts, Notes, Table, Verdict, word
 
 
 def namespace_document(found: NamespaceReport) -> Document:
-    """The namespace, and how to bind an engine to it."""
+    """The namespace, and how to bind an engine to it; where one was asked, whether it is."""
     runtime = ", ".join(f"{name}={value}" for name, value in found.runtime.fields.items())
     settings = found.settings
     blocks: list[Block] = [
@@ -23,11 +25,17 @@ def namespace_document(found: NamespaceReport) -> Document:
             )
         )
     ]
+    if found.verdict is not None:
+        blocks.insert(0, Verdict(word=word(found.verdict), reason=found.reason or ""))
+    if found.checked is not None:
+        blocks.append(_asked(found.checked))
     parts = (
         ("Environment of the engine", tuple(f"{name}={shlex.quote(value)}" for name, value in settings.env.items())),
         ("Flags of the engine", (shlex.join(settings.flags),) if settings.flags else ()),
-        ("Field of every request's body", tuple(_field(settings.body))),
-        ("Directories of its own", tuple(f"{name}: …/{value}" for name, value in settings.directories.items())),
+        ("Field of every request's body", _fields(settings.body)),
+        ("Directories of its own, for stores that are in use", _lines(settings.directories)),
+        ("Prefixes of its own, for stores that name entries by text", _lines(settings.prefixes)),
+        ("Beside the engine", _lines(settings.beside)),
     )
     blocks += [Commands(title=title, lines=lines) for title, lines in parts if lines]
     if settings.limits:
@@ -37,5 +45,17 @@ def namespace_document(found: NamespaceReport) -> Document:
     return Document(title=f"Binding {found.release.name} on {found.engine}", blocks=tuple(blocks))
 
 
-def _field(body: JsonObject) -> list[str]:
-    return [f'"{name}": {json.dumps(value)}' for name, value in body.items()]
+def _asked(check: BoundCheck) -> Table:
+    return Table(
+        title=f"Asked: {check.engine} {check.version or '(version not told)'} at {check.url}",
+        columns=("setting", "is so", "found"),
+        rows=tuple((finding.id, word(finding.answer), finding.detail) for finding in check.findings),
+    )
+
+
+def _fields(body: JsonObject) -> tuple[str, ...]:
+    return tuple(f'"{name}": {json.dumps(value)}' for name, value in body.items())
+
+
+def _lines(settings: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(f"{name}: {value}" for name, value in settings.items())

@@ -12,8 +12,8 @@ from kvrelease.binding.runtime import (
     require_agreement,
     unknown_field_warnings,
 )
+from kvrelease.binding.settings import BindingTarget
 from kvrelease.config import RUNTIME_FIELDS
-from kvrelease.engines.base import EngineKind
 from kvrelease.errors import UsageError
 
 FIELDS: dict[str, str | int | float | bool] = {"engine": "vllm", "version": "0.32.0", "block_size": 16}
@@ -97,19 +97,22 @@ def test_undeclared_agrees_with_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "kind", "other"),
+    ("fields", "target", "other"),
     [
-        ({"engine": "sglang"}, EngineKind.VLLM, "sglang"),
-        ({"engine": "vLLM"}, EngineKind.VLLM, "vLLM"),
-        ({"engine": "vllm"}, EngineKind.VLLM, None),
-        ({"version": "1"}, EngineKind.VLLM, None),
-        ({}, EngineKind.VLLM, None),
-        ({"engine": "TensorRT-LLM"}, EngineKind.OPENAI, None),
-        ({"engine": "vllm"}, EngineKind.OPENAI, None),
+        ({"engine": "sglang"}, BindingTarget.VLLM, "sglang"),
+        ({"engine": "vLLM"}, BindingTarget.VLLM, "vLLM"),
+        ({"engine": "vllm"}, BindingTarget.VLLM, None),
+        ({"version": "1"}, BindingTarget.VLLM, None),
+        ({}, BindingTarget.VLLM, None),
+        ({"engine": "TensorRT-LLM"}, BindingTarget.OPENAI, None),
+        ({"engine": "vllm"}, BindingTarget.OPENAI, None),
+        ({"engine": "sglang"}, BindingTarget.LMCACHE, None),
+        ({"engine": "llamacpp"}, BindingTarget.LMCACHE, "llamacpp"),
+        ({"engine": "vllm"}, BindingTarget.TENSORRT_LLM, "vllm"),
     ],
 )
 def test_a_declaration_of_another_engine_than_the_one_to_be_bound(
-    fields: dict[str, str | int | float | bool], kind: EngineKind, other: str | None
+    fields: dict[str, str | int | float | bool], target: BindingTarget, other: str | None
 ) -> None:
-    """`openai` is any server that speaks the protocol, so it contradicts nothing."""
-    assert other_engine(declared_runtime(fields), kind=kind) == other
+    """`openai` is any server that speaks the protocol, so it contradicts nothing; a layer stands below several."""
+    assert other_engine(declared_runtime(fields), target=target) == other

@@ -173,6 +173,12 @@ class ScriptedEngine:
         self.refused_on: tuple[str, ...] = GENERATIONS
         self.external_source: str | None = None
         """What `vllm:prompt_tokens_cached_by_source` calls the store below; None for a release without that metric."""
+        self.fingerprint: str | None = None
+        """vLLM's `--fingerprint-value`; None for the label that it makes itself."""
+        self.other_names: tuple[str, ...] = ()
+        """vLLM's further `--served-model-name`s."""
+        self.store_path = "/kv/shared"
+        """Where vLLM's connector keeps the store below."""
         self.waiting = 0
         """What `vllm:num_requests_waiting` tells."""
         self.adapters = tuple(adapters)

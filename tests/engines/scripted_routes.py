@@ -28,12 +28,6 @@ PAGE = b"<!DOCTYPE html><html><head><title>Welcome to the gateway</title></head>
 GENERATIONS = ("/v1/chat/completions", "/v1/completions")
 
 
-_STORE = {
-    "kv_connector": "ExampleConnector",
-    "kv_connector_extra_config": {"shared_storage_path": "/kv/shared", "password": "hunter2"},
-}
-
-
 class Handler(QuickHandler):
     """One connection. `engine` is set on a subclass made for each engine."""
 
@@ -243,7 +237,7 @@ class Handler(QuickHandler):
         }
         if self.engine.kind is EngineKind.SGLANG:
             return common | {"model": body.get("model", "default")}  # an echo
-        fingerprint = BUILD if is_llama else f"vllm-{VERSION}-00000000"
+        fingerprint = BUILD if is_llama else self.engine.fingerprint or f"vllm-{VERSION}-00000000"
         model = body["model"] if body.get("model") in self.engine.loras else self.engine.model
         return common | {"model": model, "system_fingerprint": fingerprint}
 
@@ -330,7 +324,7 @@ class Handler(QuickHandler):
                 self._json(200, {"status": "ok"})
             case "GET", "/v1/models", _:
                 is_sglang = engine.kind is EngineKind.SGLANG
-                models = scripted_sglang.model(engine) if is_sglang else [self._model(), *self._loras()]
+                models = scripted_sglang.model(engine) if is_sglang else [*self._names(), *self._loras()]
                 self._json(200, {"object": "list", "data": models})
             case "GET", "/metrics", EngineKind.SGLANG if engine.has_metrics:
                 self._send(200, scripted_sglang.metrics(engine).encode(), "text/plain; version=0.0.4")
@@ -358,6 +352,10 @@ class Handler(QuickHandler):
                 return model | {"owned_by": "llamacpp", "aliases": [], "meta": meta}
             case _:
                 return model | {"owned_by": "somebody"}
+
+    def _names(self) -> list[Json]:
+        """The model by each of its names, as vLLM lists them."""
+        return [self._model() | {"id": name} for name in (self.engine.model, *self.engine.other_names)]
 
     def _loras(self) -> list[Json]:
         """Adapters, as vLLM lists them beside the model that they change."""
@@ -450,6 +448,10 @@ class Handler(QuickHandler):
             "build_info": BUILD,
         }
 
+    def _connector(self) -> Json:
+        extra = {"shared_storage_path": self.engine.store_path, "password": "hunter2"}
+        return {"kv_connector": "ExampleConnector", "kv_connector_extra_config": extra}
+
     def _config(self) -> Json:
         engine = self.engine
         return {
@@ -467,7 +469,7 @@ class Handler(QuickHandler):
                 "enable_prefix_caching": True,
             },
             "speculative_config": {"method": "mtp"} if engine.gives_up_a_block else None,
-            "kv_transfer_config": _STORE if engine.has_store else None,
+            "kv_transfer_config": self._connector() if engine.has_store else None,
             "parallel_config": {"tensor_parallel_size": 1, "pipeline_parallel_size": 1},
         }
 

@@ -51,6 +51,21 @@ def test_a_server_without_a_model_serves_none() -> None:
     assert "is one loaded?" in (caught.value.hint or "")
 
 
+def test_several_names_of_one_vllm_model_are_one_model_and_adapters_are_not() -> None:
+    def listed(*more: dict[str, str]) -> httpx.Response:
+        one = {"owned_by": "vllm", "root": "/models/a"}
+        return httpx.Response(200, json={"data": [one | {"id": "users"}, one | {"id": "kv1-x"}, *more]})
+
+    assert identified(listed()).model == "users"
+    for other in (
+        {"id": "lora", "root": "/models/a", "parent": "users"},
+        {"id": "b", "root": "/models/b"},
+        {"id": "c"},
+    ):
+        with pytest.raises(UsageError, match="serves 3 models"):
+            identified(listed({"owned_by": "vllm"} | other))
+
+
 def test_a_gateway_that_lists_no_models_takes_the_name_it_is_given() -> None:
     missing = httpx.Response(404, json={"detail": "Not Found"})
     assert identified(missing, model="named").model == "named"

@@ -70,3 +70,11 @@ def test_a_closed_page_leaves_the_configuration_and_else_nothing() -> None:
 
 def test_a_cache_that_is_off_is_labelled() -> None:
     assert read_cache(None, rank(enable_prefix_caching="False")).labels == {"enable_prefix_caching": "false"}
+
+
+def test_every_place_where_a_connector_keeps_entries_is_told_and_no_key() -> None:
+    tiers = [{"type": "fs", "root_dir": "/kv/a"}, {"type": "obj", "prefix": "b", "store_config": {"secret_key": "s"}}]
+    extra = {"secondary_tiers": tiers, "cache_prefix": "c"}
+    config = {"kv_transfer_config": {"kv_connector": "OffloadingConnector", "kv_connector_extra_config": extra}}
+    labels = read_cache({"vllm_config": config}, NOTHING).labels
+    assert labels == {"kv_connector": "OffloadingConnector", "kv_store": "c, /kv/a, b"}

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from kvrelease.artifacts import Artifact, Fault
 from kvrelease.binding.left_out import LeftOut, Why
+from kvrelease.binding.settings import BindingTarget
 from kvrelease.demo.figures import Kept
-from kvrelease.engines.base import EngineKind
 from kvrelease.release.diff_record import ConfigChange
 from kvrelease.release.drift_figures import DriftStatus
 from kvrelease.report.markdown import render_markdown
@@ -46,12 +46,14 @@ def test_a_kept_demo_names_its_store(golden: Golden) -> None:
     golden("demo-kept.txt", render_text(page_of(report)))
 
 
-@pytest.mark.parametrize("kind", list(EngineKind))
-def test_a_namespace_page_names_every_setting_whole(kind: EngineKind) -> None:
-    report = builders.namespace(kind)
+@pytest.mark.parametrize("target", list(BindingTarget))
+def test_a_namespace_page_names_every_setting_whole(target: BindingTarget) -> None:
+    report = builders.namespace(target)
     text = render_text(page_of(report), width=80)
-    for setting in (*report.settings.flags, *report.settings.env.values(), *report.settings.body):
-        assert str(setting) in text
+    settings = report.settings
+    named = (settings.env, settings.directories, settings.prefixes, settings.beside)
+    for setting in (*settings.flags, *settings.body, *(text for one in named for pair in one.items() for text in pair)):
+        assert setting in text
 
 
 @pytest.mark.parametrize(
