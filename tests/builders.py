@@ -14,7 +14,9 @@ from kvrelease.artifacts import Artifact, Fault, ReleaseRef, Verdict
 from kvrelease.binding.namespace import NamespaceReport, RuntimeReport
 from kvrelease.binding.observe import Leg, Witness
 from kvrelease.binding.runtime import declared_runtime
-from kvrelease.binding.settings import BindingTarget, Wanted, binding_settings
+from kvrelease.binding.settings import binding_settings
+from kvrelease.binding.settings.binding import Wanted
+from kvrelease.binding.settings.target import BindingTarget
 from kvrelease.demo.figures import DemoReport, Example, Gate, Impact, Strategy, StrategyFigures
 from kvrelease.engines.base import GeneratedToken, Observation, TopLogprob
 from kvrelease.prewarm.plan import Plan

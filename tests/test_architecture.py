@@ -196,6 +196,7 @@ PURE = (
     "release/tokenizer_change.py",
     "release/tokenizer_parts.py",
     "report/document.py",
+    "stores/stamp.py",
     "report/markdown.py",
 )
 EDGES = {"asyncio", "httpx", "os", "pathlib", "socket", "subprocess", "sqlalchemy", "tempfile", "threading", "time"}

@@ -19,7 +19,9 @@ from kvrelease.binding.bound import (
 from kvrelease.binding.control import nonce_request
 from kvrelease.binding.observe import Leg, Observer
 from kvrelease.binding.salts import probe_salt
-from kvrelease.binding.settings import BindingSettings, BindingTarget, Wanted, binding_settings
+from kvrelease.binding.settings import binding_settings
+from kvrelease.binding.settings.binding import BindingSettings, Wanted
+from kvrelease.binding.settings.target import BindingTarget
 from kvrelease.config import Production
 from kvrelease.engines.base import EngineClient, EngineIdentity, EngineKind, Request, Route
 from kvrelease.engines.vllm_runtime import STORE_SEPARATOR

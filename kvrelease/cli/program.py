@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from kvrelease import __version__
-from kvrelease.cli.commands import demo, diff, fingerprint, namespace, prewarm, prompts, record, verify
+from kvrelease.cli.commands import demo, diff, fingerprint, namespace, prewarm, prompts, record, stores, verify
 from kvrelease.cli.console import configure_logging
 from kvrelease.cli.streams import put
 
@@ -44,7 +44,12 @@ application.add_typer(prompts.application)
 application.command()(prewarm.prewarm)
 application.command()(record.record)
 application.command()(verify.verify)
+application.add_typer(stores.application)
 application.command()(demo.demo)
+
+
+# Configured values that say which release and key space a run asks for.
+_OF_RUNS = ("release", "namespace")
 
 
 @functools.cache
@@ -73,6 +78,8 @@ def default_map(defaults: Mapping[str, object]) -> dict[str, Mapping[str, object
     chosen: dict[str, Mapping[str, object]] = dict.fromkeys(command_names(), defaults)
     chosen["fingerprint"] = {name: value for name, value in defaults.items() if name != "model"}
     chosen["prompts"] = {"check": defaults}
+    # Whose a store is, its stamp is told on the command line alone.
+    chosen["stores"] = {"stamp": {name: value for name, value in defaults.items() if name not in _OF_RUNS}}
     return chosen
 
 

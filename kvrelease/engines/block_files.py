@@ -23,7 +23,7 @@ from kvrelease.engines.blocks import Block, BlockShape
 from kvrelease.errors import DamagedFile, InputError, UsageError
 
 SUFFIX = ".safetensors"
-_BLOCK_NAME = re.compile(r"[0-9a-f]{64}\.safetensors|\.block-.*\.tmp")
+_BLOCK_NAME = re.compile(r"[0-9a-f]{64}\.safetensors|\.block-.*\.tmp|\.kvrelease-stamp\.json.*")
 _HOW_TO_MAKE_ONE = "name a directory of blocks, as kvrelease demo --keep leaves one behind"
 _CHECKSUM_BYTES = 32
 # Our header takes about 250 bytes; a larger file than block + this is refused before it is read.

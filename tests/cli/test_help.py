@@ -21,6 +21,7 @@ COMMANDS = (
     "record",
     "verify",
     "demo",
+    "stores stamp",
 )
 
 
@@ -44,7 +45,7 @@ def test_help_names_every_option_and_gives_an_example(kv: Kv, name: str) -> None
 
 def test_the_program_lists_every_command_and_exit_code(kv: Kv) -> None:
     result = kv("--help")
-    for name in ("fingerprint", "diff", "namespace", "prompts", "prewarm", "record", "verify", "demo"):
+    for name in ("fingerprint", "diff", "namespace", "prompts", "prewarm", "record", "verify", "demo", "stores"):
         assert f"\n  {name} " in result.out
     for code in ("0 yes", "1 no", "2 usage", "3 inconclusive", "4 bad input", "5 engine", "70 our bug", "130 Ctrl-C"):
         assert code in result.out

@@ -7,10 +7,11 @@ import json
 import pytest
 
 from kvrelease.binding.runtime import declared_runtime
-from kvrelease.binding.settings import BindingSettings, BindingTarget, Wanted, binding_settings
+from kvrelease.binding.settings import binding_settings
+from kvrelease.binding.settings.binding import BindingSettings, Wanted
 from kvrelease.binding.settings.dynamo import bucket_name
 from kvrelease.binding.settings.lmcache import TAG
-from kvrelease.binding.settings.target import asked_as, may_be
+from kvrelease.binding.settings.target import BindingTarget, asked_as, may_be
 from kvrelease.binding.tenant_salt import bound_salt
 from kvrelease.engines.base import EngineKind
 from kvrelease.engines.vllm_salt import checked_salt

@@ -1,0 +1,1 @@
+"""Persisted KV: whose a store is."""
