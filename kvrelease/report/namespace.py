@@ -33,9 +33,9 @@ def namespace_document(found: NamespaceReport) -> Document:
         ("Environment of the engine", tuple(f"{name}={shlex.quote(value)}" for name, value in settings.env.items())),
         ("Flags of the engine", (shlex.join(settings.flags),) if settings.flags else ()),
         ("Field of every request's body", _fields(settings.body)),
-        ("Directories of its own, for stores that are in use", _lines(settings.directories)),
-        ("Prefixes of its own, for stores that name entries by text", _lines(settings.prefixes)),
-        ("Beside the engine", _lines(settings.beside)),
+        ("Directory of its own, for whichever of these stores is in use", _by_value(settings.directories)),
+        ("Prefix of its own, likewise", _by_value(settings.prefixes)),
+        ("Beside the engine", _by_value(settings.beside)),
     )
     blocks += [Commands(title=title, lines=lines) for title, lines in parts if lines]
     if settings.limits:
@@ -57,5 +57,9 @@ def _fields(body: JsonObject) -> tuple[str, ...]:
     return tuple(f'"{name}": {json.dumps(value)}' for name, value in body.items())
 
 
-def _lines(settings: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(f"{name}: {value}" for name, value in settings.items())
+def _by_value(settings: Mapping[str, str]) -> tuple[str, ...]:
+    """Each value, and below it the settings that it goes into: several stores have one directory."""
+    lines: list[str] = []
+    for value in dict.fromkeys(settings.values()):
+        lines += [value, *(f"  {name}" for name, other in settings.items() if other == value)]
+    return tuple(lines)

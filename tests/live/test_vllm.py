@@ -5,6 +5,8 @@ One server tells one story; each step runs once, in a module fixture, and each t
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,16 +16,27 @@ import pytest
 
 from tests.live.conftest import Operator, Pair, Run, checks, detail
 from tests.live.proxy import gateway
-from tests.live.servers import Server, vllm_server
+from tests.live.servers import VLLM_ENVIRONMENT, Server, installed, vllm_server
 
 # Eleven probes prove a stale share below 25 %; a dozen requests is what a CI machine affords.
 CLAIM = ("--stale-below", "0.25")
 
 
 @pytest.fixture(scope="module")
-def server(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def bound(pair: Pair, operator: Operator) -> dict[str, Any]:
+    """The old release's namespace, and how to bind vLLM to it."""
+    operator.configure()
+    return operator.run("namespace", pair.old, "--engine", "vllm").expect(0).json
+
+
+@pytest.fixture(scope="module")
+def server(pair: Pair, bound: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """vLLM, started as `kvrelease namespace` says."""
     log = tmp_path_factory.mktemp("vllm") / "server.log"
-    with vllm_server(pair.old, served_model_name="smollm2", log_path=log) as running:
+    settings = bound["settings"]
+    with vllm_server(
+        pair.old, served_model_name="smollm2", log_path=log, extra_args=settings["flags"], env=settings["env"]
+    ) as running:
         yield running
 
 
@@ -74,6 +87,47 @@ def story(server: Server, pair: Pair, operator: Operator, prompts: Path) -> Stor
         # Another URL is another replica to the ledger, so it starts in a key space of its own.
         told.counted = operator.run("prewarm", *release, "--engine-url", url, *asked, "--namespace", "counted")
     return told
+
+
+def test_an_engine_that_was_started_as_told_says_that_it_is_bound(
+    server: Server, bound: dict[str, Any], pair: Pair, operator: Operator
+) -> None:
+    assert f"PYTHONHASHSEED={bound['settings']['env']['PYTHONHASHSEED']}".encode() in environment_of(server.pid)
+    report = operator.run("namespace", pair.old, "--engine", "vllm", "--check", server.url).expect(0).json
+    assert report["verdict"] == "pass"
+    found = {finding["id"]: finding["answer"] for finding in report["checked"]["findings"]}
+    assert found == {"key-space": "yes", "label": "yes", "store": "yes", "hash-root": "unknown"}
+
+
+def test_an_engine_of_another_release_says_that_it_is_not_bound(server: Server, pair: Pair, operator: Operator) -> None:
+    report = operator.run("namespace", pair.new, "--engine", "vllm", "--check", server.url).expect(1).json
+    assert "label" in report["reason"]
+
+
+def test_pods_with_the_root_as_given_hash_blocks_alike_and_other_releases_otherwise(
+    bound: dict[str, Any], pair: Pair, operator: Operator
+) -> None:
+    other = operator.run("namespace", pair.new, "--engine", "vllm").expect(0).json
+    one, another, foreign = (first_block_hash(settings["settings"]["env"]) for settings in (bound, bound, other))
+    assert one == another != foreign
+
+
+def environment_of(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+
+
+def first_block_hash(env: dict[str, str]) -> str:
+    """What a process of vLLM's names the same block of tokens, without a salt."""
+    code = (
+        "from vllm.utils.hashing import sha256\n"
+        "from vllm.v1.core import kv_cache_utils as utils\n"
+        "utils.init_none_hash(sha256)\n"
+        "print(utils.hash_block_tokens(sha256, None, list(range(16))).hex())\n"
+    )
+    python = str(installed("vllm-python"))
+    environment = {**os.environ, **VLLM_ENVIRONMENT, **env}
+    done = subprocess.run([python, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()[-1]
 
 
 def test_the_old_release_is_recorded_clean(story: Story) -> None:
