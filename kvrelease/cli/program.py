@@ -19,8 +19,8 @@ from kvrelease.cli.streams import put
 _HELP = """A model upgrade must never answer from the old model's KV cache.
 
 Put kvrelease between "weights are ready" and "traffic moves": fingerprint a release, see whether the old KV survives
-(diff), bind every cache key to the release (namespace), fill the new prefix cache (prewarm), and prove that nothing old
-is served (verify).
+(diff), bind every cache key to the release (namespace) and every store (stores stamp), fill the new prefix cache
+(prewarm), and prove that nothing old is served (verify).
 
 Data goes to stdout, everything else to stderr. Options come from flags, then KVRELEASE_* variables, then
 kvrelease.yaml in the working directory.
