@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from kvrelease.binding.settings.binding import DEFAULT_STORE_ROOT
 from kvrelease.binding.settings.target import BindingTarget, asked_as
 from kvrelease.cli import console, options, session
 from kvrelease.cli.interrupt import run_async
@@ -71,7 +72,7 @@ def namespace(
             help="Below it each namespace has a directory of its own.",
             rich_help_panel=_BINDING,
         ),
-    ] = "/var/lib/kvrelease",
+    ] = DEFAULT_STORE_ROOT,
     shell: Annotated[
         bool,
         typer.Option(
