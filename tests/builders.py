@@ -16,7 +16,7 @@ from kvrelease.binding.observe import Leg, Witness
 from kvrelease.binding.runtime import declared_runtime
 from kvrelease.binding.settings import binding_settings
 from kvrelease.binding.settings.binding import Wanted
-from kvrelease.binding.settings.target import BindingTarget
+from kvrelease.binding.target import BindingTarget
 from kvrelease.demo.figures import DemoReport, Example, Gate, Impact, Strategy, StrategyFigures
 from kvrelease.engines.base import GeneratedToken, Observation, TopLogprob
 from kvrelease.prewarm.plan import Plan

@@ -119,7 +119,7 @@ PURE = (
     "binding/settings/lmcache.py",
     "binding/settings/local.py",
     "binding/settings/sglang.py",
-    "binding/settings/target.py",
+    "binding/target.py",
     "binding/settings/tensorrt_llm.py",
     "binding/settings/vllm.py",
     "binding/tenant_salt.py",

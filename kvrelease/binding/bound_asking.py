@@ -21,7 +21,7 @@ from kvrelease.binding.observe import Leg, Observer
 from kvrelease.binding.salts import probe_salt
 from kvrelease.binding.settings import binding_settings
 from kvrelease.binding.settings.binding import BindingSettings, Wanted
-from kvrelease.binding.settings.target import BindingTarget
+from kvrelease.binding.target import BindingTarget
 from kvrelease.config import Production
 from kvrelease.engines.base import EngineClient, EngineIdentity, EngineKind, Request, Route
 from kvrelease.engines.vllm_runtime import STORE_SEPARATOR

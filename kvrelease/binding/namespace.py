@@ -44,7 +44,7 @@ class NamespaceReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/namesp
         runtime: declared or undeclared.
         epoch: 0 for the first.
         is_new: this run made it.
-        engine: what is bound (`binding.settings.target`).
+        engine: what is bound (`binding.target`).
         settings: how to bind it.
         verdict: whether the engine that was asked is bound so; None where none was asked.
         reason: of the verdict.

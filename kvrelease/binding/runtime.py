@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from kvrelease.binding.settings.target import BindingTarget, may_be
+from kvrelease.binding.target import BindingTarget, may_be
 from kvrelease.config import RUNTIME_FIELDS
 from kvrelease.errors import UsageError
 from kvrelease.release.canonical import digest_of

@@ -12,7 +12,7 @@ from kvrelease.binding.runtime import (
     require_agreement,
     unknown_field_warnings,
 )
-from kvrelease.binding.settings.target import BindingTarget
+from kvrelease.binding.target import BindingTarget
 from kvrelease.config import RUNTIME_FIELDS
 from kvrelease.errors import UsageError
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kvrelease.binding.settings.target import BindingTarget
+from kvrelease.binding.target import BindingTarget
 from kvrelease.binding.tenant_salt import bound_salt
 from kvrelease.engines.base import EngineKind
 from tests.cli.conftest import Kv

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from kvrelease.artifacts import Artifact, Fault
 from kvrelease.binding.left_out import LeftOut, Why
-from kvrelease.binding.settings.target import BindingTarget
+from kvrelease.binding.target import BindingTarget
 from kvrelease.demo.figures import Kept
 from kvrelease.release.diff_record import ConfigChange
 from kvrelease.release.drift_figures import DriftStatus

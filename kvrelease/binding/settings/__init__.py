@@ -12,9 +12,9 @@ from kvrelease.binding.settings.llamacpp import llamacpp
 from kvrelease.binding.settings.lmcache import lmcache
 from kvrelease.binding.settings.local import local
 from kvrelease.binding.settings.sglang import sglang
-from kvrelease.binding.settings.target import BindingTarget
 from kvrelease.binding.settings.tensorrt_llm import tensorrt_llm
 from kvrelease.binding.settings.vllm import vllm
+from kvrelease.binding.target import BindingTarget
 
 _SETTINGS: Mapping[BindingTarget, Callable[[Wanted], BindingSettings]] = {
     BindingTarget.VLLM: vllm,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from kvrelease.artifacts import JsonObject
+from kvrelease.binding.target import DEFAULT_STORE_ROOT
 from kvrelease.binding.tenant_salt import bound_salt
 from kvrelease.release.canonical import digest_of
 
 SEED = "kvseed1"
 """Names how `hash_seed` is made."""
-
-DEFAULT_STORE_ROOT = "/var/lib/kvrelease"
 
 
 def hash_seed(namespace: str) -> int:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from kvrelease.binding.settings.binding import DEFAULT_STORE_ROOT
-from kvrelease.binding.settings.target import BindingTarget, asked_as
+from kvrelease.binding.target import DEFAULT_STORE_ROOT, BindingTarget, asked_as
 from kvrelease.cli import console, options, session
 from kvrelease.cli.interrupt import run_async
 from kvrelease.cli.outcome import exit_code

@@ -11,7 +11,7 @@ from kvrelease.binding.settings import binding_settings
 from kvrelease.binding.settings.binding import BindingSettings, Wanted
 from kvrelease.binding.settings.dynamo import bucket_name
 from kvrelease.binding.settings.lmcache import TAG
-from kvrelease.binding.settings.target import BindingTarget, asked_as, may_be
+from kvrelease.binding.target import BindingTarget, asked_as, may_be
 from kvrelease.binding.tenant_salt import bound_salt
 from kvrelease.engines.base import EngineKind
 from kvrelease.engines.vllm_salt import checked_salt

@@ -7,6 +7,9 @@ from typing import assert_never
 
 from kvrelease.engines.base import EngineKind
 
+DEFAULT_STORE_ROOT = "/var/lib/kvrelease"
+"""Below it each target has a directory for each namespace."""
+
 
 class BindingTarget(enum.StrEnum):
     """Whose settings are asked for."""
