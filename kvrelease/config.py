@@ -46,6 +46,10 @@ RUNTIME_FIELDS = (
 )
 RUNTIME_EXAMPLE = "`runtime: {engine: vllm, version: 0.32.0, dtype: bfloat16}`"
 
+HOW_TO_DECLARE_A_SALT = (
+    f"write production.salt (none, release, or the gateway's text) in {CONFIG_NAME}, or pass --namespace"
+)
+
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -61,14 +65,15 @@ class Production(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         model: model name in the users' body; None for the served one.
         headers: sent with every probe (never logged).
         body: fields added to every prompt's body (`temperature` and `max_tokens` of probes are set by us).
-        salt: `none`, `release` (the release's namespace) or a literal text, never empty.
+        salt: `none`, `release` (the release's namespace) or a literal text, never empty; None where nobody declared
+            it, which is sent as `none` and told.
     """
 
     url: str | None = None
     model: str | None = None
     headers: dict[str, str] = {}
     body: JsonObject = {}
-    salt: str = "none"
+    salt: str | None = None
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):

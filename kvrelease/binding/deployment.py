@@ -25,7 +25,7 @@ from kvrelease.binding.salts import combined_salt
 from kvrelease.binding.sisters import Sisters
 from kvrelease.binding.tokenising import Tokenising, TokenTable
 from kvrelease.binding.unready import Unready
-from kvrelease.config import CONFIG_NAME, Config, Production
+from kvrelease.config import CONFIG_NAME, HOW_TO_DECLARE_A_SALT, Config, Production
 from kvrelease.engines.base import EngineClient, EngineIdentity, EngineKind, Request
 from kvrelease.errors import KvreleaseError, PromptTooLong, UsageError
 from kvrelease.ledger.store import Ledger
@@ -34,6 +34,11 @@ from kvrelease.workload.grouping import prefix_labels, text_tree
 from kvrelease.workload.key_space import key_space_name
 from kvrelease.workload.prefix_tree import PrefixTree
 from kvrelease.workload.prompt_set import Prompt, PromptSet
+
+UNDECLARED_SALT = (
+    "nobody declared which salt users send: unsalted keys are asked, and users whose requests carry a salt meet other "
+    f"ones; {HOW_TO_DECLARE_A_SALT}"
+)
 
 # Replicas prepared at once: a dead one takes a connect time-out, and 200 of them should not take 200.
 PREPARED_AT_ONCE = 128
@@ -49,6 +54,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
         production: what users really send.
         salt: that production's requests carry, None for unsalted; it may be a secret.
         prompt_set: the representative prompts.
+        is_salt_declared: somebody said which salt users send, or that they send none.
     """
 
     release: ReleaseRef
@@ -57,6 +63,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     production: Production
     salt: str | None
     prompt_set: PromptSet
+    is_salt_declared: bool = True
 
     @property
     def key_space(self) -> str | None:
@@ -103,7 +110,10 @@ def deployment_of(
     require_kv_name(fingerprint)
     record, is_new = resolve_namespace(fingerprint.release, runtime=runtime, ledger=ledger, command=command)
     production = config.production
-    salt = salt_of(production.salt if namespace is None else namespace, namespace=record.namespace)
+    declared = production.salt if namespace is None else namespace
+    if declared is None:
+        warn(UNDECLARED_SALT)
+    salt = salt_of("none" if declared is None else declared, namespace=record.namespace)
     if is_new and salt == record.namespace:
         warn(
             f"the namespace {record.namespace} is new to this ledger: if another ledger knows a later epoch, users "
@@ -116,6 +126,7 @@ def deployment_of(
         production=production,
         salt=salt,
         prompt_set=prompt_set,
+        is_salt_declared=declared is not None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kvrelease.config import HOW_TO_DECLARE_A_SALT
 from kvrelease.verify.checks import Check, CheckId, CheckVerdict
 from kvrelease.verify.evidence import Evidence, ProbeEvidence, ReplicaEvidence
 
@@ -16,12 +17,18 @@ _UNPROVEN = {
     CheckId.RESPONSE_CACHE: "whether something in front of the engine answered in its place",
     CheckId.RESIDENCY: "whether what was warm before the run still is",
 }
+_UNDECLARED_SALT = (
+    "what users meet whose requests carry a salt: nobody declared which salt users send, so unsalted keys were judged; "
+    f"{HOW_TO_DECLARE_A_SALT}"
+)
 
 
 def not_covered(evidence: Evidence, checks: Iterable[Check]) -> tuple[str, ...]:
     """What was asked of nobody, or could not be told; one clause each, with what it would take."""
     open_checks = {check.id for check in checks if check.verdict is CheckVerdict.NOTE}
     found = [sentence for name, sentence in _UNPROVEN.items() if name in open_checks]
+    if not evidence.is_salt_declared:
+        found.append(_UNDECLARED_SALT)
     if unseen := sum(map(_asked_once, evidence.replicas)):
         found.append(
             f"what {unseen} shared prefixes that hit nothing at first give to those who ask later: only some are asked "

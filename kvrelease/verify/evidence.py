@@ -395,6 +395,7 @@ class Evidence(Artifact, frozen=True, kw_only=True, tag="kvrelease/evidence"):
         faults: what ended parts of the run early, or left replicas unjudged.
         stray_fields: fields of production's body that hold a namespace, though no engine reads a key space from them.
         interrupted: the run was cut short.
+        is_salt_declared: somebody said which salt users send, or that they send none.
     """
 
     release: ReleaseRef
@@ -410,3 +411,4 @@ class Evidence(Artifact, frozen=True, kw_only=True, tag="kvrelease/evidence"):
     faults: tuple[Fault, ...] = ()
     stray_fields: tuple[str, ...] = ()
     interrupted: bool = False
+    is_salt_declared: bool = True

@@ -153,6 +153,7 @@ async def observe(
             cost=_cost(replicas, reference=reference, seconds=time.monotonic() - started),
             faults=(*faults, *found),
             interrupted=is_cut_short,
+            is_salt_declared=deployment.is_salt_declared,
         )
 
     found: tuple[Fault, ...] = ()

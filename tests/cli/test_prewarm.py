@@ -132,10 +132,10 @@ def test_a_dry_run_prints_the_plan_and_its_cost_and_generates_nothing(
 def test_a_key_space_that_nobody_declared_is_told(kv: Kv, releases: Releases, workdir: Path) -> None:
     with ScriptedEngine(release="new") as engine:
         asked = (*arguments(releases, engine.url), "--dry-run")
-        assert "unsalted keys are warmed" in kv(*asked).err
-        assert "unsalted keys are warmed" not in kv(*asked, "--namespace", "none").err
+        assert "unsalted keys are asked" in kv(*asked).err
+        assert "unsalted keys are asked" not in kv(*asked, "--namespace", "none").err
         (workdir / "kvrelease.yaml").write_text("production: {salt: release}\n")
-        assert "unsalted keys are warmed" not in kv(*asked).err
+        assert "unsalted keys are asked" not in kv(*asked).err
 
 
 @pytest.mark.usefixtures("prompt_set")

@@ -53,6 +53,37 @@ def test_production_is_the_last_resort_for_url_model_and_salt(
     assert (body["model"], body["user"], body["cache_salt"]) == ("scripted", "u", "team")
 
 
+UNDECLARED = "warning: nobody declared which salt users send"
+
+
+@pytest.mark.parametrize("command", ["prewarm", "record", "verify"])
+def test_keys_that_nobody_declared_are_said_to_be_undeclared_by_every_command(
+    kv: Kv, releases: Releases, server: ScriptedEngine, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = (command, "--release", releases.new, "--engine-url", server.url, "--prompts", "prompts.yaml")
+    for settings in ({}, {"production": {"headers": {"X-Team": "a"}}}):
+        write(**settings)
+        assert UNDECLARED in kv(*argv).err
+    for settings in ({"production": {"salt": "none"}}, {"namespace": "release"}):
+        write(**settings)
+        assert "nobody declared" not in kv(*argv).err
+    write()
+    assert "nobody declared" not in kv(*argv, "--namespace", "none").err
+    monkeypatch.setenv("KVRELEASE_NAMESPACE", "none")
+    assert "nobody declared" not in kv(*argv).err
+
+
+def test_a_verdict_on_keys_that_nobody_declared_says_so_itself(
+    kv: Kv, releases: Releases, server: ScriptedEngine
+) -> None:
+    argv = ("verify", "--release", releases.new, "--engine-url", server.url, "--prompts", "prompts.yaml")
+    undeclared = kv(*argv, "--format", "json", "--observations", "seen.json")
+    for result in (undeclared, kv("verify", "--from", "seen.json", "--format", "json")):
+        assert any("production.salt" in one for one in json.loads(result.out)["not_covered"])
+    declared = kv(*argv, "--namespace", "none", "--format", "json")
+    assert not any("production.salt" in one for one in json.loads(declared.out)["not_covered"])
+
+
 def test_variables_alone_are_enough(
     kv: Kv, releases: Releases, server: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from kvrelease.cli import console, options, session
 from kvrelease.cli.interrupt import run_async
 from kvrelease.cli.outcome import exit_code
 from kvrelease.cli.output import choose_format, deliver, require_writable
-from kvrelease.config import CONFIG_NAME, DEFAULT_MIN_HIT_RATE, DEFAULT_TIMEOUT_S, Production
+from kvrelease.config import DEFAULT_MIN_HIT_RATE, DEFAULT_TIMEOUT_S
 from kvrelease.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 
 _PROOF = "Proof"
 _COST = "Cost"
-
-_UNDECLARED_PRODUCTION = (
-    f"production is undeclared: unsalted keys are warmed, and users whose requests carry a salt find them cold. Write "
-    f"production.salt (none, release, or the gateway's text) in {CONFIG_NAME}, or pass --namespace"
-)
 
 
 def prewarm(
@@ -247,8 +242,6 @@ def prewarm(
         deployment = session.deployment_of(
             found, config=config, ledger=store, prompt_set=prompt_set, namespace=namespace, command="prewarm"
         )
-        if namespace is None and config.production == Production():
-            console.say_warning(_UNDECLARED_PRODUCTION)
         is_journaled = journal is not None or not (no_journal or no_ledger)
         with _journal(journal, deployment=deployment, is_wanted=is_journaled, is_looked_at=dry_run) as log:
 
