@@ -55,6 +55,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
         salt: that production's requests carry, None for unsalted; it may be a secret.
         prompt_set: the representative prompts.
         is_salt_declared: somebody said which salt users send, or that they send none.
+        weights: digest of the release's; None where nobody says.
     """
 
     release: ReleaseRef
@@ -64,6 +65,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     salt: str | None
     prompt_set: PromptSet
     is_salt_declared: bool = True
+    weights: str | None = None
 
     @property
     def key_space(self) -> str | None:
@@ -127,6 +129,7 @@ def deployment_of(
         salt=salt,
         prompt_set=prompt_set,
         is_salt_declared=declared is not None,
+        weights=fingerprint.digests.weights,
     )
 
 

@@ -21,6 +21,10 @@ from kvrelease.verify.evidence import Calibration, Isolation, ReplicaEvidence
 KERNEL_BOUND_NATS = 0.15
 FOREIGN_BOUND_NATS = 0.35
 
+# The first bound, where a record comes from the same kind and version of engine: the largest distance seen between
+# clean runs of one engine under load.
+ALIKE_BOUND_NATS = 0.06
+
 
 def kernel_distance(replica: ReplicaEvidence) -> float | None:
     """Median distance of the engine's own answers to the reference's, nats; None where it was not measured."""

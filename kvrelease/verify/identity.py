@@ -6,16 +6,19 @@ import statistics
 from collections.abc import Iterable, Mapping
 
 from kvrelease.engines.base import Observation
-from kvrelease.verify.calibration import FOREIGN_BOUND_NATS, KERNEL_BOUND_NATS, clean_answers, kernel_distance
+from kvrelease.verify.calibration import (
+    ALIKE_BOUND_NATS,
+    FOREIGN_BOUND_NATS,
+    KERNEL_BOUND_NATS,
+    clean_answers,
+    kernel_distance,
+)
 from kvrelease.verify.checks import Check, CheckId, CheckVerdict
 from kvrelease.verify.distance import candidates_told, distance, share_of_few
 from kvrelease.verify.evidence import Isolation, ReferencePair, ReplicaEvidence
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.suspicion import threshold_nats
-
-# The first bound, where the golden record comes from the same kind and version of engine: the largest distance seen
-# between clean runs of one engine under load.
-ALIKE_BOUND_NATS = 0.06
+from kvrelease.verify.unchanged import still_the_old
 
 # How much closer to the old release an answer must lie to say that the old weights run: releases may differ by less
 # than kernels do, and then either can be the closer one by chance.
@@ -48,9 +51,10 @@ def _identity(replica: ReplicaEvidence, *, floor: NoiseFloor) -> tuple[CheckVerd
     to_new = _median_distance(replica.identity_pairs, answers)
     to_reference = kernel_distance(replica) if replica.isolation is Isolation.REFERENCE else None
     if to_new is None:
-        return _by_way_of_the_reference(replica, to_reference, floor=floor) or (
-            CheckVerdict.NOTE,
-            _why_unproven(replica),
+        return (
+            still_the_old(replica, floor=floor)
+            or _by_way_of_the_reference(replica, to_reference, floor=floor)
+            or (CheckVerdict.NOTE, _why_unproven(replica))
         )
     witness = _WITNESSES[replica.identity_source]
     compared = sum(pair.probe in answers for pair in replica.identity_pairs)

@@ -11,6 +11,7 @@ from kvrelease.engines.base import EngineIdentity, Observation
 from kvrelease.engines.local import stale_and_clean
 from kvrelease.errors import KvreleaseError, UnsupportedRelease
 from kvrelease.progress import Progress, ProgressEvent
+from kvrelease.release.comparison import Sameness, compare_digests
 from kvrelease.verify.evidence import InProcessAnswers, PowerPair, ReferencePair, ReplicaEvidence
 from kvrelease.verify.legs import Collector
 from kvrelease.verify.record import Record, probe_request
@@ -124,9 +125,21 @@ class InProcess:
             identity_is_alike=self._twins.golden is not None and _is_alike(self._twins.golden, replica.identity),
             old_pairs=old,
             old_is_alike=self._twins.baseline is not None and _is_alike(self._twins.baseline, replica.identity),
+            weights_differ=self._weights_differ(),
             in_process=self._stale.get(replica.identity.shown, ()),
             old_identity_pairs=like,
         )
+
+    def _weights_differ(self) -> bool | None:
+        """Whether the release's weights are other ones than the baseline's; None where that is not known."""
+        ours = self._replica.deployment.weights
+        theirs = None if self._twins.baseline is None else self._twins.baseline.weights
+        if ours is None or theirs is None:
+            return None
+        return _DIFFER[compare_digests(theirs, ours)]
+
+
+_DIFFER = {Sameness.SAME: False, Sameness.CHANGED: True, Sameness.UNKNOWN: None}
 
 
 def _is_alike(record: Record, identity: EngineIdentity) -> bool:

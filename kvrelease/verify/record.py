@@ -57,6 +57,7 @@ class Record(Artifact, frozen=True, kw_only=True, tag="kvrelease/record"):
     Attributes:
         release: that was said to be served.
         namespace: of that release.
+        weights: digest of its; None where the record is older than that.
         key_space: the name of the one that requests asked in, never a secret; None for unsalted.
         prompt_set: digest of the prompt set.
         engine: that was observed.
@@ -73,6 +74,7 @@ class Record(Artifact, frozen=True, kw_only=True, tag="kvrelease/record"):
     engine: EngineRef
     observations: tuple[RecordedObservation, ...]
     foreign_tokens: int | None
+    weights: str | None = None
     interrupted: bool = False
     faults: tuple[Fault, ...] = ()
 
@@ -137,6 +139,7 @@ async def record(
     return Record(
         release=deployment.release,
         namespace=deployment.namespace,
+        weights=deployment.weights,
         key_space=deployment.key_space,
         prompt_set=deployment.prompt_set.digest,
         engine=EngineRef(

@@ -89,7 +89,12 @@ def namespace_of(release: str, *, epoch: int = 0) -> str:
 
 
 def deployment(
-    release: str = "new", *, salt: str | None = None, prompt_set: PromptSet | None = None, epoch: int = 0
+    release: str = "new",
+    *,
+    salt: str | None = None,
+    prompt_set: PromptSet | None = None,
+    epoch: int = 0,
+    weights: str | None = None,
 ) -> Deployment:
     """What is asked of a replica that is said to serve `release`; salt `release` is the release's own namespace."""
     namespace = namespace_of(release, epoch=epoch)
@@ -100,6 +105,7 @@ def deployment(
         production=Production(),
         salt=namespace if salt == "release" else salt,
         prompt_set=prompt_set or prompts(),
+        weights=weights,
     )
 
 
