@@ -103,6 +103,7 @@ PURE = (
     "verify/response_cache.py",
     "verify/tier.py",
     "verify/reuse.py",
+    "verify/old_release.py",
     "verify/unchanged.py",
     "demo/figures.py",
     "demo/traffic.py",

@@ -14,6 +14,7 @@ from kvrelease.errors import UsageError
 from kvrelease.progress import Progress, silent
 
 if TYPE_CHECKING:
+    from kvrelease.artifacts import ReleaseRef
     from kvrelease.binding.deployment import Deployment
     from kvrelease.fleet.access import Access
     from kvrelease.fleet.opening import Fleet
@@ -131,6 +132,26 @@ def read_release(
     require_current(found)
     require_files_beside(found, what=what)
     return found
+
+
+def read_old_release(
+    what: str | None, *, new: Fingerprint, jobs: int | None, no_memo: bool, progress: Progress
+) -> ReleaseRef | None:
+    """The release before that `--old-release` names; None where it is not named, or lies beyond this machine.
+
+    Raises:
+        UsageError: it is the release itself.
+        InputError: it cannot be read.
+    """
+    from kvrelease.release.address import is_elsewhere  # noqa: PLC0415 - late
+    from kvrelease.release.loading import load_release  # noqa: PLC0415
+    from kvrelease.verify.old_release import require_another  # noqa: PLC0415
+
+    if what is None or is_elsewhere(what):  # a download, and nothing of it would run in process
+        return None
+    old = load_release(what, jobs=jobs, memo=open_memo(no_memo=no_memo), progress=progress)
+    require_another(old, new)
+    return old.release
 
 
 def adapter_sources(texts: Sequence[str]) -> dict[str, Source]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from kvrelease.config import HOW_TO_DECLARE_A_SALT
 from kvrelease.verify.checks import Check, CheckId, CheckVerdict
 from kvrelease.verify.evidence import Evidence, ProbeEvidence, ReplicaEvidence
+from kvrelease.verify.old_release import make_the_same_kv
 
 _UNPROVEN = {
     CheckId.IDENTITY: "whether the engine runs this release at all: it was compared with itself. Name --golden, or "
@@ -17,6 +18,10 @@ _UNPROVEN = {
     CheckId.RESPONSE_CACHE: "whether something in front of the engine answered in its place",
     CheckId.RESIDENCY: "whether what was warm before the run still is",
 }
+_SAME_KV = (
+    "whether KV of any release but {old} would show: that one makes the same KV as the release. Name the last one whose KV "
+    "differs as --old-release"
+)
 _UNDECLARED_SALT = (
     "what users meet whose requests carry a salt: nobody declared which salt users send, so unsalted keys were judged; "
     f"{HOW_TO_DECLARE_A_SALT}"
@@ -26,7 +31,10 @@ _UNDECLARED_SALT = (
 def not_covered(evidence: Evidence, checks: Iterable[Check]) -> tuple[str, ...]:
     """What was asked of nobody, or could not be told; one clause each, with what it would take."""
     open_checks = {check.id for check in checks if check.verdict is CheckVerdict.NOTE}
-    found = [sentence for name, sentence in _UNPROVEN.items() if name in open_checks]
+    unproven = dict(_UNPROVEN)
+    if evidence.old_release is not None and make_the_same_kv(evidence.old_release, evidence.release):
+        unproven[CheckId.POWER] = _SAME_KV.format(old=evidence.old_release.name)
+    found = [sentence for name, sentence in unproven.items() if name in open_checks]
     if not evidence.is_salt_declared:
         found.append(_UNDECLARED_SALT)
     if unseen := sum(map(_asked_once, evidence.replicas)):

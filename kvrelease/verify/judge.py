@@ -36,6 +36,7 @@ from kvrelease.verify.isolation import IsolationResult, check_bypass, check_flus
 from kvrelease.verify.kept_answers import kept_answers
 from kvrelease.verify.keys import check_keys
 from kvrelease.verify.noise import NoiseFloor
+from kvrelease.verify.old_release import make_the_same_kv
 from kvrelease.verify.power import check_power, stale_clean_distance
 from kvrelease.verify.rank import check_rank
 from kvrelease.verify.repeats import ALPHA, REPEATS
@@ -158,6 +159,7 @@ def judge(evidence: Evidence) -> VerifyReport:
         limits=evidence.limits,
         first_touch_decided=decided,
         unexplained_tokens=_unexplained_tokens(evidence),
+        same_kv_as=evidence.old_release if make_the_same_kv(evidence.old_release, evidence.release) else None,
     )
     checks.append(power)
     shown = {replica.identity.shown for replica in evidence.replicas}

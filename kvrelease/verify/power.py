@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 
+from kvrelease.artifacts import ReleaseRef
 from kvrelease.verify.checks import Check, CheckId, CheckVerdict
 from kvrelease.verify.distance import ENOUGH_CANDIDATES, cut_to, distance, share_of_few
 from kvrelease.verify.evidence import Limits, PowerPair
@@ -39,6 +40,7 @@ def check_power(
     limits: Limits,
     first_touch_decided: bool,
     unexplained_tokens: int,
+    same_kv_as: ReleaseRef | None = None,
 ) -> Check:
     """Would staleness show on these prompts?
 
@@ -48,7 +50,15 @@ def check_power(
         limits: of the run.
         first_touch_decided: `first-touch` failed.
         unexplained_tokens: that production legs hit, and that this release is not known to have computed.
+        same_kv_as: the old release, where it makes the same KV: nothing of it could be stale. None elsewhere.
     """
+    if same_kv_as is not None:
+        return Check(
+            id=CheckId.POWER,
+            verdict=CheckVerdict.NOTE,
+            detail=f"not asked: {same_kv_as.name} makes the same KV ({same_kv_as.kv_name}), so its old KV is valid under "
+            "this release, served with the same engine and settings, and none of it could be stale",
+        )
     median = stale_clean_distance(pairs, candidates=floor.candidates)
     threshold = threshold_nats(floor)
     if median is None:

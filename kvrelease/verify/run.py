@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from kvrelease.artifacts import Fault, fault_of
+from kvrelease.artifacts import Fault, ReleaseRef, fault_of
 from kvrelease.binding.closing import Doubt, close_run, until_interrupted
 from kvrelease.binding.deployment import Deployment, Replica, prepare, prepare_all
 from kvrelease.binding.flushing import Flushing, require_flush
@@ -71,6 +71,7 @@ async def observe(
     ledger: Ledger,
     limits: Limits,
     twins: Twins,
+    old_release: ReleaseRef | None = None,
     max_probes: int | None = None,
     seed: int = 0,
     allows_flush: bool = False,
@@ -86,6 +87,7 @@ async def observe(
         ledger: what earlier runs computed.
         limits: what is to be proved; decides how many probes are drawn.
         twins: second opinions.
+        old_release: the one before, where it is named.
         max_probes: most probes; None for as many as the claim takes.
         seed: of the draw.
         allows_flush: an engine's own cache may be emptied, once, after everything that needs it as it was.
@@ -153,6 +155,7 @@ async def observe(
             cost=_cost(replicas, reference=reference, seconds=time.monotonic() - started),
             faults=(*faults, *found),
             interrupted=is_cut_short,
+            old_release=old_release,
             is_salt_declared=deployment.is_salt_declared,
         )
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from kvrelease import artifacts
+from kvrelease.verify.checks import CheckId, CheckVerdict
 from kvrelease.verify.evidence import Evidence, Isolation
 from kvrelease.verify.judge import VerifyReport
 from tests.cli.conftest import Kv
-from tests.cli.shell import Releases
+from tests.cli.shell import Releases, Result
 from tests.engines.scripted import ScriptedEngine
 
 Argv = Callable[..., list[object]]
@@ -83,3 +84,64 @@ def test_a_flush_is_neither_repeated_by_a_watch_nor_allowed_where_the_engine_has
     assert refused.code == 2
     assert "cannot empty its cache on request" in refused.err
     assert "VLLM_SERVER_DEV_MODE=1" in refused.err
+
+
+# --- the release before ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clean(releases: Releases) -> Iterator[ScriptedEngine]:
+    with ScriptedEngine(release="new") as engine:
+        yield engine
+
+
+def against(kv: Kv, releases: Releases, engine: ScriptedEngine, old: object, *more: object) -> Result:
+    """What the gate says of an engine, beside a release before."""
+    common = ("--release", releases.new, "--engine-url", engine.url, "--prompts", "prompts.yaml")
+    return kv("verify", *common, "--stale-below", "0.25", "--old-release", old, *more)
+
+
+def test_a_release_that_is_said_to_be_the_one_before_itself_is_refused(
+    kv: Kv, releases: Releases, clean: ScriptedEngine, workdir: Path
+) -> None:
+    shutil.copytree(releases.directory, workdir / "copy")
+    for same in (releases.new, releases.directory, workdir / "copy"):
+        result = against(kv, releases, clean, same)
+        assert result.code == 2, result.err
+        assert "--old-release and --release are one release" in result.errors[0]
+        assert "name the release that was served before" in result.err
+    assert clean.generations() == []
+
+
+def test_a_release_before_that_is_not_there_is_told_and_not_passed_over(
+    kv: Kv, releases: Releases, clean: ScriptedEngine
+) -> None:
+    result = against(kv, releases, clean, "models/v1.2")
+    assert result.code == 4
+    assert "models/v1.2" in result.errors[0]
+
+
+def test_releases_that_make_the_same_kv_leave_nothing_to_be_stale_and_that_is_said(
+    kv: Kv, releases: Releases, clean: ScriptedEngine, workdir: Path
+) -> None:
+    """Another chat template: another release, and its KV is the old one's."""
+    shutil.copytree(releases.directory, workdir / "before")
+    (workdir / "before" / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
+    for more in ((), ("--require-power",)):
+        result = against(kv, releases, clean, workdir / "before", *more, "-o", "r.json", "--observations", "seen.json")
+        assert result.code == 0, result.err
+        report = artifacts.read(workdir / "r.json", VerifyReport)
+        (power,) = [check for check in report.checks if check.id is CheckId.POWER]
+        assert power.verdict is CheckVerdict.NOTE
+        assert "old KV is valid under this release" in power.detail
+        assert [one for one in report.not_covered if "KV of any release but before" in one]
+    assert kv("verify", "--from", "seen.json").code == 0
+
+
+def test_another_release_before_is_asked_about_as_ever(
+    kv: Kv, releases: Releases, clean: ScriptedEngine, workdir: Path
+) -> None:
+    assert against(kv, releases, clean, releases.old, "-o", "r.json").code == 0
+    report = artifacts.read(workdir / "r.json", VerifyReport)
+    assert "power unknown" in next(check.detail for check in report.checks if check.id is CheckId.POWER)
+    assert against(kv, releases, clean, releases.old, "--require-power").code == 3

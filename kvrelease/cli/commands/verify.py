@@ -236,6 +236,7 @@ def verify(
     prompt_set = session.read_prompts(prompts)
     with console.progress() as progress, session.open_ledger(ledger, no_ledger=no_ledger) as store:
         found = session.read_release(release, option="--release", jobs=jobs, no_memo=no_memo, progress=progress)
+        before = session.read_old_release(old_release, new=found, jobs=jobs, no_memo=no_memo, progress=progress)
         deployment = session.deployment_of(
             found, config=config, ledger=store, prompt_set=prompt_set, namespace=namespace, command="verify"
         )
@@ -259,6 +260,7 @@ def verify(
                     ledger=store,
                     limits=Limits(stale_below=stale_below, expects_cold=expect_cold, requires_power=require_power),
                     twins=twins,
+                    old_release=before,
                     max_probes=probes,
                     seed=seed + run,
                     allows_flush=allow_flush,
