@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from kvrelease.absent import next_step
 from kvrelease.cli.console import say, say_error
+from kvrelease.cli.earlier import drop
 from kvrelease.cli.streams import abandon, put
 from kvrelease.errors import ExitCode, InputError, UsageError, worst
 
@@ -112,9 +113,12 @@ def deliver(
     Returns:
         The exit code of the run: the result's own, or the worse one of a result that could not be written.
     """
+    from kvrelease.artifacts import kind_of  # noqa: PLC0415 - late, as everything that --help does not need
+
     text = _rendered(artifact, page, form=_format_of(wanted, output), is_for_people=output is None)
     code, is_written = _put(text, output=output, code=code)
     if output is not None and is_written:
+        drop(output, kind=kind_of(type(artifact)))
         _say_in_one_line(page(), output, is_good=code is ExitCode.OK)
     return code
 

@@ -12,6 +12,7 @@ import msgspec
 
 from kvrelease import artifacts
 from kvrelease.cli import console
+from kvrelease.cli.earlier import put_aside
 from kvrelease.cli.output import Format, deliver, require_writable, save
 from kvrelease.cli.watch import Lap, Watched
 from kvrelease.errors import ExitCode, InputError, UsageError, worst
@@ -61,6 +62,16 @@ class RunResults(msgspec.Struct, frozen=True, kw_only=True):
                 hint=f"for example: --metrics-file {self.metrics.name}.prom",
             )
         require_writable(self.metrics, option="--metrics-file")
+
+    def put_earlier_aside(self) -> None:
+        """Takes the report of an earlier run away from where this run's will be.
+
+        Raises:
+            InputError: it cannot be renamed.
+        """
+        from kvrelease.verify.judge import VerifyReport  # noqa: PLC0415 - late, as in every command
+
+        put_aside(self.output, kinds=(artifacts.kind_of(VerifyReport),))
 
     def keep_before_flush(self, evidence: Evidence) -> None:
         """Saves what was observed before a cache is emptied: no run can observe it again.
@@ -116,6 +127,8 @@ class RunResults(msgspec.Struct, frozen=True, kw_only=True):
             _tell(found, run=run)
             if self.output is not None and found.report is not None:
                 found = msgspec.structs.replace(found, code=self.deliver(found.report, code=found.code))
+            elif self.output is not None:
+                self.put_earlier_aside()  # of the run before: nobody could be asked in this one
         return found
 
     def at_the_end(self, ended: Watched) -> ExitCode:

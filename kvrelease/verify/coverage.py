@@ -19,8 +19,8 @@ _UNPROVEN = {
     CheckId.RESIDENCY: "whether what was warm before the run still is",
 }
 _SAME_KV = (
-    "whether KV of any release but {old} would show: that one makes the same KV as the release. Name the last one whose KV "
-    "differs as --old-release"
+    "whether KV of any release but {old} would show: that one makes the same KV as the release. Name the last one "
+    "whose KV differs as --old-release"
 )
 _UNDECLARED_SALT = (
     "what users meet whose requests carry a salt: nobody declared which salt users send, so unsalted keys were judged; "

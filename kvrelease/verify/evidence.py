@@ -316,7 +316,7 @@ class ReplicaEvidence(msgspec.Struct, frozen=True, kw_only=True):
         identity_is_alike: the witness ran on the same kind and version of engine, so kernels hardly differ.
         old_pairs: twins from the old release's baseline.
         old_is_alike: the baseline is of the same kind and version of engine.
-        weights_differ: the release's weights are other ones than the baseline's; None where one of the two does not say.
+        weights_differ: the release's weights are other ones than the baseline's; None where one does not say.
         old_identity_pairs: twins from the old release, by the same kind of source as `identity_pairs`.
         residency: production legs asked again at the end; `probes` has them too.
         reference: the engine that gave the reference legs, None for the replica itself.

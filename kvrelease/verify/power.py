@@ -56,8 +56,8 @@ def check_power(
         return Check(
             id=CheckId.POWER,
             verdict=CheckVerdict.NOTE,
-            detail=f"not asked: {same_kv_as.name} makes the same KV ({same_kv_as.kv_name}), so its old KV is valid under "
-            "this release, served with the same engine and settings, and none of it could be stale",
+            detail=f"not asked: {same_kv_as.name} makes the same KV ({same_kv_as.kv_name}), so its old KV is valid "
+            "under this release, served with the same engine and settings, and none of it could be stale",
         )
     median = stale_clean_distance(pairs, candidates=floor.candidates)
     threshold = threshold_nats(floor)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from kvrelease.cli import console, session
+from kvrelease.cli.earlier import put_aside
 from kvrelease.cli.options import FormatOption, JobsOption, NoMemoOption, OutputOption
 from kvrelease.cli.outcome import exit_code
 from kvrelease.cli.output import choose_format, deliver
@@ -86,13 +87,16 @@ def diff(
 
     Example: kvrelease diff ./models/v1.2 ./models/v1.3 --fail-on kv
     """
+    from kvrelease.artifacts import kind_of
     from kvrelease.binding.runtime_file import compare_runtime_files
     from kvrelease.release.diff import diff_verdict, needs_weights
+    from kvrelease.release.diff_record import Diff
     from kvrelease.release.diff_steps import run_diff
     from kvrelease.report.diff import diff_document
 
     choose_format(form, output)
     _require_both(old_runtime, new_runtime)
+    put_aside(output, kinds=(kind_of(Diff),))
     runtime = compare_runtime_files(old_runtime, new_runtime, warn=console.say_warning)
     warnings: list[str] = []  # told when no bar is drawn any more
     with console.progress() as progress:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvrelease.cli import console
+from kvrelease.cli.earlier import put_aside
 from kvrelease.cli.options import (
     AdapterOption,
     FormatOption,
@@ -82,9 +83,10 @@ def fingerprint(
 
     Example: kvrelease fingerprint ./models/v1.3 -o v1.3.json
     """
+    from kvrelease.artifacts import kind_of
     from kvrelease.release.adapted import with_adapters
     from kvrelease.release.address import require_named
-    from kvrelease.release.check import check_release
+    from kvrelease.release.check import ReleaseCheck, check_release
     from kvrelease.release.loading import load_release
     from kvrelease.release.publication import check_by_stated_hashes, read_publication
     from kvrelease.report.fingerprint import fingerprint_document
@@ -99,6 +101,8 @@ def fingerprint(
         raise UsageError(
             "--publish writes what --check compares with: one run can do one of them", hint="leave out one of the two"
         )
+    if is_check:
+        put_aside(output, kinds=(kind_of(ReleaseCheck),))
     published = read_publication(model, against=against) if is_check else None
     adapters = adapter_sources(adapter or ())
     memo = open_memo(no_memo=no_memo or publish or is_check)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvrelease.cli import console, options, session
+from kvrelease.cli.earlier import put_aside
 from kvrelease.cli.interrupt import run_async
 from kvrelease.cli.outcome import exit_code
 from kvrelease.cli.output import choose_format, deliver, require_writable
@@ -19,7 +20,6 @@ from kvrelease.errors import ExitCode, InputError, UsageError
 if TYPE_CHECKING:
     from kvrelease.binding.deployment import Deployment
     from kvrelease.prewarm.journal import Journal
-    from kvrelease.prewarm.result import PrewarmPlan, PrewarmReport
 
 _PROOF = "Proof"
 _COST = "Cost"
@@ -205,7 +205,8 @@ def prewarm(
 
     Example: kvrelease prewarm --release ./models/v1.3 --engine-url http://127.0.0.1:8000 --prompts prompts/support.yaml
     """
-    from kvrelease.prewarm.result import Limits
+    from kvrelease.artifacts import kind_of
+    from kvrelease.prewarm.result import Limits, PrewarmPlan, PrewarmReport
     from kvrelease.prewarm.run import plan_only
     from kvrelease.prewarm.run import prewarm as run
     from kvrelease.report.prewarm import plan_document, prewarm_document
@@ -220,6 +221,7 @@ def prewarm(
         raise UsageError("--journal and --no-journal exclude each other")
     if journal is not None:
         require_writable(journal, option="--journal")
+    put_aside(output, kinds=[kind_of(kind) for kind in (PrewarmReport, PrewarmPlan)])
     config = session.configuration()
     access = session.access_of(
         config=config,

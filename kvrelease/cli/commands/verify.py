@@ -216,6 +216,7 @@ def verify(
         is_watching=watch is not None,
     )
     results.require_places()
+    results.put_earlier_aside()
     if judge_again is not None:
         report = judge(read_evidence(judge_again))
         return results.deliver(report, code=exit_code(verdict=report.verdict))
