@@ -104,6 +104,7 @@ PURE = (
     "verify/tier.py",
     "verify/reuse.py",
     "verify/old_release.py",
+    "verify/open_checks.py",
     "verify/unchanged.py",
     "demo/figures.py",
     "demo/traffic.py",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kvrelease.report.document import Block, Cell, Notes, Table, Text, first_rows, number
 from kvrelease.verify.closeness import Closeness
 from kvrelease.verify.diagnosis import Diagnosis, StalePrefix
+from kvrelease.verify.judge import VerifyReport
 from kvrelease.verify.next_step import NextStep
 from kvrelease.verify.tier import tier_in_words
 
@@ -13,9 +16,11 @@ MAX_ROWS = 20
 MAX_NAMES = 5
 
 
-def next_line(found: tuple[Diagnosis, ...]) -> list[Block]:
+def next_line(found: VerifyReport) -> list[Block]:
     """The line under the verdict: the first thing to do; nothing where there is nothing."""
-    return [Text(text=f"Next: {_step(found[0].next_steps[0])}")] if found and found[0].next_steps else []
+    # Reports that are older than their own steps have those of a diagnosis.
+    steps = found.next_steps or tuple(step for one in found.diagnosis for step in one.next_steps)
+    return [Text(text=f"Next: {_step(steps[0])}")] if steps else []
 
 
 def diagnosis_blocks(found: tuple[Diagnosis, ...]) -> list[Block]:
@@ -38,11 +43,7 @@ def diagnosis_blocks(found: tuple[Diagnosis, ...]) -> list[Block]:
         columns=columns,
         rows=tuple((*_row(prefix), *((replica,) if several else ())) for replica, prefix in rows),
     )
-    steps = dict.fromkeys(
-        f"{'first' if place == 0 else 'then'} {_step(step)}{f': {step.detail}' if step.detail else ''}"
-        for one in found
-        for place, step in enumerate(one.next_steps)
-    )
+    steps = dict.fromkeys(line for one in found for line in _in_order(one.next_steps))
     reasons = _reasons([prefix for _, prefix in rows])
     causes = tuple(
         f"{f'{one.replica}: ' if several else ''}{one.cause.cause or 'cache or model'}: {one.cause.why}"
@@ -54,6 +55,20 @@ def diagnosis_blocks(found: tuple[Diagnosis, ...]) -> list[Block]:
         Notes(title="Next", lines=tuple(steps)),
     ]
     return [*blocks, Notes(title="From which token on, not found out", lines=reasons)] if reasons else blocks
+
+
+def steps_block(steps: Sequence[NextStep]) -> list[Block]:
+    """Every step in its order, where no diagnosis has them; nothing where the line under the verdict says it all."""
+    if not steps or (len(steps) == 1 and not steps[0].detail):
+        return []
+    return [Notes(title="Next", lines=_in_order(steps))]
+
+
+def _in_order(steps: Sequence[NextStep]) -> tuple[str, ...]:
+    return tuple(
+        f"{'first' if place == 0 else 'then'} {_step(step)}{f': {step.detail}' if step.detail else ''}"
+        for place, step in enumerate(steps)
+    )
 
 
 def _reasons(prefixes: list[StalePrefix]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The page of the release gate."""
 
-from kvrelease.report.diagnosis import diagnosis_blocks, next_line
+from kvrelease.report.diagnosis import diagnosis_blocks, next_line, steps_block
 from kvrelease.report.document import Block, Cell, Document, Facts, Notes, Table, Verdict, number, share, word
 from kvrelease.verify.consistency import ProbeJudgement, ProbeVerdict
 from kvrelease.verify.distance import ENOUGH_CANDIDATES
@@ -14,7 +14,7 @@ def verify_document(found: VerifyReport) -> Document:
     several = len({check.replica for check in found.checks if check.replica}) > 1
     blocks: list[Block] = [
         Verdict(word=word(str(found.verdict)), reason=found.reason),
-        *next_line(found.diagnosis),
+        *next_line(found),
         Facts(
             pairs=(
                 ("namespace", found.namespace),
@@ -48,7 +48,7 @@ def verify_document(found: VerifyReport) -> Document:
             ),
         ),
     ]
-    blocks += diagnosis_blocks(found.diagnosis)
+    blocks += diagnosis_blocks(found.diagnosis) or steps_block(found.next_steps)
     blocks += _stale_probes(found)
     notes = [f"not covered: {one}" for one in found.not_covered]
     notes.append(found.method)

@@ -397,6 +397,7 @@ class Evidence(Artifact, frozen=True, kw_only=True, tag="kvrelease/evidence"):
         faults: what ended parts of the run early, or left replicas unjudged.
         stray_fields: fields of production's body that hold a namespace, though no engine reads a key space from them.
         interrupted: the run was cut short.
+        prompts: where the prompt set was read; None in older evidence.
         old_release: the one before, where it was named and could be read here.
         is_salt_declared: somebody said which salt users send, or that they send none.
     """
@@ -414,5 +415,6 @@ class Evidence(Artifact, frozen=True, kw_only=True, tag="kvrelease/evidence"):
     faults: tuple[Fault, ...] = ()
     stray_fields: tuple[str, ...] = ()
     interrupted: bool = False
+    prompts: str | None = None
     old_release: ReleaseRef | None = None
     is_salt_declared: bool = True

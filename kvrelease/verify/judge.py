@@ -35,8 +35,10 @@ from kvrelease.verify.identity import check_identity
 from kvrelease.verify.isolation import IsolationResult, check_bypass, check_flush, isolation_result
 from kvrelease.verify.kept_answers import kept_answers
 from kvrelease.verify.keys import check_keys
+from kvrelease.verify.next_step import Action, NextStep
 from kvrelease.verify.noise import NoiseFloor
 from kvrelease.verify.old_release import make_the_same_kv
+from kvrelease.verify.open_checks import again, steps_of_checks
 from kvrelease.verify.power import check_power, stale_clean_distance
 from kvrelease.verify.rank import check_rank
 from kvrelease.verify.repeats import ALPHA, REPEATS
@@ -110,6 +112,7 @@ class VerifyReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/verify"):
         cost: of the run.
         not_covered: what this run did not tell, whatever its verdict.
         faults: what ended parts of the run early, or left replicas unjudged.
+        next_steps: what to do next, in that order, whatever kept the run from a pass; empty after one.
         diagnosis: of each replica whose probes are stale or suspect, whose hits were foreign at first touch, or whose
             cache does not give back what was put in.
         method: how suspects were judged.
@@ -133,6 +136,7 @@ class VerifyReport(Artifact, frozen=True, kw_only=True, tag="kvrelease/verify"):
     isolation: tuple[IsolationResult, ...] = ()
     not_covered: tuple[str, ...] = ()
     faults: tuple[Fault, ...] = ()
+    next_steps: tuple[NextStep, ...] = ()
     diagnosis: tuple[Diagnosis, ...] = ()
     method: str = METHOD_NOTE
 
@@ -144,6 +148,7 @@ class _ReplicaJudgement(msgspec.Struct, frozen=True, kw_only=True):
     floor: NoiseFloor
     binding: BindingResult
     diagnosis: Diagnosis | None
+    front: str | None
 
 
 def judge(evidence: Evidence) -> VerifyReport:
@@ -198,8 +203,37 @@ def judge(evidence: Evidence) -> VerifyReport:
         isolation=tuple(isolation_result(replica) for replica in evidence.replicas),
         not_covered=not_covered(evidence, checks),
         faults=evidence.faults,
+        next_steps=_next_steps(verdict, checks, evidence, judged=judged),
         diagnosis=tuple(one.diagnosis for one in judged if one.diagnosis is not None),
     )
+
+
+def _next_steps(
+    verdict: Verdict, checks: Sequence[Check], evidence: Evidence, *, judged: Sequence[_ReplicaJudgement]
+) -> tuple[NextStep, ...]:
+    """What to do first, what then: about what failed, and where nothing did about what stayed open.
+
+    A failed identity comes before stale prefixes: other weights are no matter of a cache. Replicas of which nothing is
+    wrong by itself have no step.
+    """
+    if verdict is Verdict.PASS:
+        return ()
+    fronts = {one.replica: one.front for one in judged if one.front is not None}
+    diagnosed = {one.diagnosis.replica: one.diagnosis for one in judged if one.diagnosis is not None}
+    worst = CheckVerdict.FAIL if verdict is Verdict.FAIL else CheckVerdict.INCONCLUSIVE
+    # What a diagnosis knows better: the engine's own calls, by tier and binding.
+    left = [check for check in checks if not (check.replica in diagnosed and check.id in _DIAGNOSED)]
+    told = steps_of_checks(
+        [check for check in left if check.id is not CheckId.REPLICAS], evidence, verdict=worst, fronts=fronts
+    )
+    first = [step for step in told if step.action in (Action.FRONT, Action.LOAD)]
+    steps = [*first, *(step for one in diagnosed.values() for step in one.next_steps), *told]
+    if evidence.interrupted or not steps:
+        steps.append(again(evidence))
+    return tuple(dict.fromkeys(steps))
+
+
+_DIAGNOSED = (CheckId.CONSISTENCY, CheckId.FIRST_TOUCH, CheckId.REUSE)
 
 
 _NO_FLOOR = NoiseFloor(pairs=0, p50=None, max=None, quantum=None)
@@ -246,6 +280,7 @@ def _judge_replica(replica: ReplicaEvidence, evidence: Evidence) -> _ReplicaJudg
         ),
     )
     checks = tuple(remark(check, kept) for check in checks)
+    front = way_past(kept) if kept.signs else None
     return _ReplicaJudgement(
         replica=shown,
         checks=checks,
@@ -260,8 +295,9 @@ def _judge_replica(replica: ReplicaEvidence, evidence: Evidence) -> _ReplicaJudg
             checks=checks,
             namespace=evidence.namespace,
             key_space=evidence.production_salt,
-            front=way_past(kept) if kept.signs else None,
+            front=front,
         ),
+        front=front,
     )
 
 

@@ -28,6 +28,7 @@ class Action(enum.StrEnum):
     STORE = "leave the store"
     DISABLE = "switch prefix caching off"
     FRONT = "settle the response cache"
+    RECORD = "record the release"
     ASK_AGAIN = "verify again"
 
 
@@ -79,7 +80,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     tiers: frozenset[Tier]
 
 
-class _Remedy(msgspec.Struct, frozen=True, kw_only=True):
+class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     """How one kind of engine gets rid of its entries.
 
     Attributes:
@@ -99,8 +100,8 @@ class _Remedy(msgspec.Struct, frozen=True, kw_only=True):
     off: str | None = None
 
 
-_REMEDIES: Mapping[EngineKind, _Remedy] = {
-    EngineKind.VLLM: _Remedy(
+_REMEDIES: Mapping[EngineKind, Remedy] = {
+    EngineKind.VLLM: Remedy(
         flush="POST /reset_prefix_cache",
         how="drain first: it answers success: false while requests run. Leave reset_external out: it can empty a store "
         "that others use, or do nothing and answer success",
@@ -111,7 +112,7 @@ _REMEDIES: Mapping[EngineKind, _Remedy] = {
         "<cache_prefix>@<last part of the model's path>…",
         off="--no-enable-prefix-caching",
     ),
-    EngineKind.SGLANG: _Remedy(
+    EngineKind.SGLANG: Remedy(
         flush="POST /flush_cache",
         how="drain first: it answers 400 while requests run. It empties device and host, never HiCache's storage",
         unable="POST /flush_cache empties device and host as well",
@@ -120,24 +121,31 @@ _REMEDIES: Mapping[EngineKind, _Remedy] = {
         "<hash>_<served model>_…. Never POST /hicache/storage-backend/clear: it removes every model's",
         off="--disable-radix-cache",
     ),
-    EngineKind.LLAMACPP: _Remedy(
+    EngineKind.LLAMACPP: Remedy(
         unable="restore no slot file of another release; erasing slots is no remedy: what --cache-ram keeps fills them "
         "again",
         store="slot files below --slot-save-path, which name no release",
         off="--no-cache-prompt",
     ),
-    EngineKind.LOCAL: _Remedy(
+    EngineKind.LOCAL: Remedy(
         flush="flush()",
         how="it empties memory",
         unable="open it over a directory of the release's own",
         salt="cache_salt",
         store="the directory of its cache",
     ),
-    EngineKind.OPENAI: _Remedy(
+    EngineKind.OPENAI: Remedy(
         unable="with the release, and over no store of another one",
         store="whatever the server was started with",
     ),
 }
+
+
+def remedy_of(kind: EngineKind) -> Remedy:
+    """How that kind of engine gets rid of its entries."""
+    return _REMEDIES[kind]
+
+
 STORE_LABELS = ("kv_connector", "kv_store", "hicache_storage_backend", "enable_lmcache")
 _KEPT_OUTSIDE = frozenset({Tier.STORAGE, Tier.REMOTE, Tier.OUTSIDE})
 
@@ -146,13 +154,7 @@ def next_steps(found: Situation) -> tuple[NextStep, ...]:
     """[steps] in the order to take them; the first is the one for the line that people read."""
     shown = found.identity.shown
     if found.front is not None:
-        return (
-            NextStep(
-                action=Action.FRONT,
-                text=f"settle the response cache in front of {shown}, and verify again",
-                detail=f"{found.front}. It gave some of the answers, which say nothing of the engine",
-            ),
-        )
+        return (front_step(shown, found.front),)
     if found.runs_other_weights:
         return (
             NextStep(
@@ -162,7 +164,7 @@ def next_steps(found: Situation) -> tuple[NextStep, ...]:
             ),
         )
     if found.gives_back_other:
-        return (_disabled(found),)
+        return (disabled_step(found.identity),)
     if not found.is_proven:
         how = f"verify {shown} again while it is quiet: nothing is proven"
         if not found.tells_candidates:
@@ -178,11 +180,21 @@ def next_steps(found: Situation) -> tuple[NextStep, ...]:
     return tuple(steps)
 
 
-def _disabled(found: Situation) -> NextStep:
+def front_step(shown: str, way_past: str) -> NextStep:
+    """The step about a response cache in front of a replica."""
+    return NextStep(
+        action=Action.FRONT,
+        text=f"settle the response cache in front of {shown}, and verify again",
+        detail=f"{way_past}. It gave some of the answers, which say nothing of the engine",
+    )
+
+
+def disabled_step(identity: EngineIdentity) -> NextStep:
+    """The step about a cache that gives back something else than was put in."""
     return NextStep(
         action=Action.DISABLE,
-        text=f"restart {found.identity.shown} with prefix caching switched off, and verify it again",
-        call=_REMEDIES[found.identity.kind].off,
+        text=f"restart {identity.shown} with prefix caching switched off, and verify it again",
+        call=_REMEDIES[identity.kind].off or "the server's own option, then kvrelease verify",
         detail="its cache does not give back what was put in, whoever put it: a flush, a new epoch or a prewarm fills "
         "it with the same. Then look at the scales of a quantised KV cache, at the connector, and at engine versions "
         "that share a store",
@@ -216,7 +228,7 @@ def _bind(found: Situation, *, field: str) -> NextStep:
     )
 
 
-def _kept_outside(found: Situation, remedy: _Remedy) -> tuple[NextStep, ...]:
+def _kept_outside(found: Situation, remedy: Remedy) -> tuple[NextStep, ...]:
     """The step for what a flush, or a restart, would be filled again from."""
     if not found.tiers & _KEPT_OUTSIDE:
         return ()
@@ -233,7 +245,7 @@ def _kept_outside(found: Situation, remedy: _Remedy) -> tuple[NextStep, ...]:
     )
 
 
-def _emptied(found: Situation, remedy: _Remedy) -> NextStep:
+def _emptied(found: Situation, remedy: Remedy) -> NextStep:
     shown, store = found.identity.shown, ""
     if not found.tiers:
         store = f"; where hits come back afterwards, a store below filled it again: {remedy.store}"

@@ -155,6 +155,7 @@ async def observe(
             cost=_cost(replicas, reference=reference, seconds=time.monotonic() - started),
             faults=(*faults, *found),
             interrupted=is_cut_short,
+            prompts=deployment.prompt_set.source,
             old_release=old_release,
             is_salt_declared=deployment.is_salt_declared,
         )

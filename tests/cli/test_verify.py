@@ -145,3 +145,33 @@ def test_another_release_before_is_asked_about_as_ever(
     report = artifacts.read(workdir / "r.json", VerifyReport)
     assert "power unknown" in next(check.detail for check in report.checks if check.id is CheckId.POWER)
     assert against(kv, releases, clean, releases.old, "--require-power").code == 3
+
+
+def test_the_next_step_after_too_few_probes_is_one_that_passes(
+    kv: Kv, releases: Releases, clean: ScriptedEngine
+) -> None:
+    argv = ("verify", "--release", releases.new, "--engine-url", clean.url, "--prompts", "prompts.yaml")
+    told = " ".join(kv(*argv).out.split())
+    claim = told.partition("Next: ")[2].partition("the same command with ")[2].split()[:2]
+    assert claim[0] == "--stale-below"
+    assert kv(*argv, claim[0], claim[1].rstrip(",")).code == 0
+
+
+def test_the_next_step_without_isolation_is_one_that_decides(
+    kv: Kv, releases: Releases, clean: ScriptedEngine, stale: ScriptedEngine
+) -> None:
+    argv = (
+        "verify",
+        "--release",
+        releases.new,
+        "--engine-url",
+        stale.url,
+        "--prompts",
+        "prompts.yaml",
+        "--probes",
+        "3",
+    )
+    unsure = kv(*argv)
+    assert unsure.code == 3
+    assert "the same command with --reference URL" in " ".join(unsure.out.split())
+    assert kv(*argv, "--reference", clean.url).code == 1
