@@ -111,6 +111,11 @@ PURE = (
     "binding/bound.py",
     "binding/hits.py",
     "binding/left_out.py",
+    "binding/middleware/body.py",
+    "binding/middleware/declared.py",
+    "binding/middleware/namespaces.py",
+    "binding/middleware/routes.py",
+    "binding/middleware/settings.py",
     "binding/runtime.py",
     "binding/salts.py",
     "binding/settings/__init__.py",
@@ -307,6 +312,21 @@ def test_help_loads_nothing_heavy() -> None:
 def test_what_runs_inside_an_engine_imports_the_standard_library_only() -> None:
     for module, line in imports_of(PACKAGE / "binding" / "tenant_salt.py"):
         assert module.split(".")[0] in sys.stdlib_module_names, f"binding/tenant_salt.py:{line} imports {module}"
+
+
+def test_the_middleware_needs_nothing_but_the_standard_library() -> None:
+    """It is loaded inside the engine's process, where none of our dependencies may be installed."""
+    code = (
+        "import sys\n"
+        f"sys.path.insert(0, {str(PACKAGE.parent)!r})\n"
+        "import kvrelease.binding.middleware\n"
+        "foreign = {name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names - {'__main__', 'kvrelease'}\n"
+        "sys.exit(', '.join(sorted(foreign)) or 0)\n"
+    )
+    # -S: without site-packages.
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.returncode == 0
 
 
 def test_no_catch_all_becomes_an_answer_but_in_the_seam() -> None:
