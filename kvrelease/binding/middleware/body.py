@@ -11,9 +11,9 @@ be).
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
+from typing import NamedTuple
 
 _BLANKS = b" \t\n\r"
 _BEGINNING = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\n\r]*\{[ \t\n\r]*")
@@ -28,8 +28,7 @@ _MOST_LOOKALIKES = 8
 _CHUNK_BYTES = 1 << 16  # of which at most so many pieces are made at once, however the body is built
 
 
-@dataclasses.dataclass(frozen=True)
-class NotBound:
+class NotBound(NamedTuple):
     """Why a body cannot carry a salt: the client is told, and the engine is not asked.
 
     Attributes:
@@ -41,8 +40,7 @@ class NotBound:
     param: str | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Fields:
+class Fields(NamedTuple):
     """What a body says that decides about its salt.
 
     Attributes:
@@ -76,7 +74,7 @@ def read_fields(body: bytes, *, with_model: bool) -> Fields | NotBound:
             return _NO_JSON
     if not _BEGINNING.match(body) or _end(body) is None:
         return _NO_OBJECT
-    if b"\\u00" in body and _ESCAPED_LETTER.search(body):
+    if b"\\" in body and _ESCAPED_LETTER.search(body):
         return _parsed(body)
     try:
         own = _top_level(body, b'"cache_salt"')

@@ -133,7 +133,7 @@ class _Requests:
         if self._routes.treatment(scope, route_of(scope)) is not Treatment.UNSALTED or await self._gate.open():
             await _refuse_socket(receive, send)
             return
-        with self._gate.flight():
+        with self._gate:
             await self._app(scope, receive, send)
 
     async def _pass_unsalted(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -141,7 +141,7 @@ class _Requests:
         if turned is not None:
             await _turn_away(turned, send)
             return
-        with self._gate.flight():
+        with self._gate:
             await self._app(scope, receive, announcing("none", send))
 
     async def _bind(self, scope: Scope, receive: Receive, send: Send, *, route: str) -> None:
@@ -160,7 +160,7 @@ class _Requests:
                 if turned is not _GONE:
                     await _turn_away(turned, send)
                 return
-            with self._gate.flight() as namespaces:
+            with self._gate as namespaces:
                 fields = read_fields(body, with_model=bool(namespaces.by_model))
                 if isinstance(fields, NotBound):
                     await Refusal(400, fields.message, "BadRequestError", param=fields.param).answer(send)

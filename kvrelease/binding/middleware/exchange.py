@@ -21,7 +21,11 @@ _RETRY_AFTER_S = b"5"
 
 def header(scope: Scope, name: bytes) -> bytes | None:
     """The first header of that name, which is in lower case."""
-    return next((value for key, value in scope["headers"] if key == name), None)
+    for key, value in scope["headers"]:
+        if key == name:
+            found: bytes = value
+            return found
+    return None
 
 
 class Buffered:

@@ -21,8 +21,6 @@ import dataclasses
 import enum
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from kvrelease.binding.middleware.namespaces import Namespaces
 
@@ -81,15 +79,15 @@ class Gate:
                 self.waiting -= 1
         return TurnedAway(self.reason) if self.state is State.CLOSED else None
 
-    @contextmanager
-    def flight(self) -> Iterator[Namespaces]:
-        """One request that passes: in flight until its response is over. The gate is open, and nobody waited since."""
+    def __enter__(self) -> Namespaces:
+        """One more request is in flight, in these namespaces; the gate is open, and nothing was awaited since."""
         assert self.state is State.OPEN
         self.in_flight += 1
-        try:
-            yield self.namespaces
-        finally:
-            self.in_flight -= 1
+        return self.namespaces
+
+    def __exit__(self, *_: object) -> None:
+        """Its response is over."""
+        self.in_flight -= 1
 
     def hold(self) -> str:
         """Lets nothing pass any more; the hold's name.
