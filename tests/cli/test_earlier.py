@@ -60,6 +60,23 @@ def test_nor_after_an_input_error_of_any_command_with_a_verdict(kv: Kv, releases
     assert kv("diff", releases.old, "none", "-o", "diff.json").code == 4
     assert not (workdir / "check.json").exists()
     assert not (workdir / "diff.json").exists()
+    (workdir / "store").mkdir()
+    stamped = ("stores", "stamp", "store", "--namespace", "kv1-abc-undeclared-e0")
+    assert (kv(*stamped).code, kv(*stamped, "--check", "-o", "stamp.json").code) == (0, 0)
+    (workdir / "store").rename(workdir / "gone")
+    assert kv(*stamped, "--check", "-o", "stamp.json").code == 4
+    assert not (workdir / "stamp.json").exists()
+
+
+def test_nor_after_an_engine_that_is_asked_whether_it_is_bound_and_does_not_answer(
+    kv: Kv, releases: Releases, server: ScriptedEngine, workdir: Path
+) -> None:
+    argv = ("namespace", releases.new, "--engine", "vllm", "--check", server.url, "-o", "bound.json")
+    kv(*argv)
+    assert (workdir / "bound.json").exists()
+    server.break_with(Break.UNAUTHORIZED, path="/")
+    assert kv(*argv).code == 5
+    assert not (workdir / "bound.json").exists()
 
 
 def test_while_watching_a_run_that_nobody_answered_takes_the_report_of_the_last_one_away(

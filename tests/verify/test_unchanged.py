@@ -15,7 +15,7 @@ from kvrelease.verify.twins import Twins
 from kvrelease.verify.unchanged import EQUAL_NATS
 from tests.engines.scripted import ScriptedEngine
 from tests.verify.builders import leg, observation, probe, replica
-from tests.verify.deployments import QUARTER, deployment, recorded, verified
+from tests.verify.deployments import TWO_FIFTHS, deployment, recorded, verified
 from tests.verify.scenarios.verdicts import check
 
 FAIL, INCONCLUSIVE, NOTE = CheckVerdict.FAIL, CheckVerdict.INCONCLUSIVE, CheckVerdict.NOTE
@@ -121,12 +121,12 @@ def test_an_engine_that_was_never_reloaded_fails_by_its_baseline_alone_and_a_rel
         twins = Twins(baseline=recorded(engine, deployed=old))
         assert twins.baseline is not None
         assert twins.baseline.weights == f"{WEIGHTS}01"
-        report = verified(engine, deployed=new, limits=QUARTER, twins=twins)
+        report = verified(engine, deployed=new, limits=TWO_FIFTHS, twins=twins)
         assert (report.verdict, check(report, CheckId.IDENTITY).verdict) == (Verdict.FAIL, FAIL)
         # Who recorded it did not say which weights: then it is not proved, and does not pass.
         nameless = Twins(baseline=replace(twins.baseline, weights=None))
-        report = verified(engine, deployed=new, limits=QUARTER, twins=nameless)
+        report = verified(engine, deployed=new, limits=TWO_FIFTHS, twins=nameless)
         assert check(report, CheckId.IDENTITY).verdict is INCONCLUSIVE
         engine.reload("new", reset=True)
-        report = verified(engine, deployed=new, limits=QUARTER, twins=twins)
+        report = verified(engine, deployed=new, limits=TWO_FIFTHS, twins=twins)
         assert report.verdict is Verdict.PASS, report.reason

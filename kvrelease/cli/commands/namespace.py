@@ -8,6 +8,7 @@ import typer
 
 from kvrelease.binding.target import DEFAULT_STORE_ROOT, BindingTarget, asked_as
 from kvrelease.cli import console, options, session
+from kvrelease.cli.earlier import put_aside
 from kvrelease.cli.interrupt import run_async
 from kvrelease.cli.outcome import exit_code
 from kvrelease.cli.output import choose_format, deliver, deliver_text, require_writable
@@ -129,6 +130,7 @@ def namespace(
 
     Example: kvrelease namespace ./models/v1.3 --engine vllm --check http://127.0.0.1:8000
     """
+    from kvrelease.artifacts import kind_of
     from kvrelease.binding.bound import judged
     from kvrelease.binding.namespace import NamespaceReport, RuntimeReport, resolve_namespace
     from kvrelease.binding.runtime import declared_runtime
@@ -154,6 +156,8 @@ def namespace(
             "--new-epoch leaves the current name, which only the ledger knows, and --no-ledger was given",
             hint="leave out --no-ledger",
         )
+    if check is not None:
+        put_aside(output, kinds=(kind_of(NamespaceReport),))
     config = session.configuration()
     access = (
         None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvrelease.cli import console, options, session
+from kvrelease.cli.earlier import put_aside
 from kvrelease.cli.outcome import exit_code
 from kvrelease.cli.output import choose_format, deliver
 from kvrelease.errors import ExitCode, UsageError
@@ -55,6 +56,7 @@ def stamp(
 
     Example: kvrelease stores stamp ./slots/support.bin --release ./models/v1.3 --check
     """
+    from kvrelease.artifacts import kind_of
     from kvrelease.report.stamp import stamp_document
     from kvrelease.stores.stamp import Permission, Stamp, StampAction, StampReport, stamp_verdict
     from kvrelease.stores.stamp_files import read_stamp, stamp_place, write_stamp
@@ -64,6 +66,8 @@ def stamp(
         raise UsageError("--adopt-existing is empty: say how you know", hint="give the reason in a few words")
     if check and (replace or adopt_existing is not None):
         raise UsageError("--check writes nothing", hint="leave out --replace and --adopt-existing, or --check")
+    if check:
+        put_aside(output, kinds=(kind_of(StampReport),))
     place = stamp_place(store)
     text, named = _namespace(
         release, namespace=namespace, jobs=jobs, no_memo=no_memo, ledger=ledger, no_ledger=no_ledger

@@ -95,8 +95,8 @@ def test_a_body_that_is_no_json_reaches_the_engines_parser_and_fails_there(plain
         (b"[]", {}, 400),
         (b"", {}, 400),
         (b'{"cache_salt": 5}', {}, 400),
-        (gzip.compress(b'{"a": 1}'), {"content-encoding": "gzip"}, 415),
-        (gzip.compress(b'{"a": 1}'), {}, 400),
+        (gzip.compress(b'{"a": 1}', mtime=0), {"content-encoding": "gzip"}, 415),
+        (gzip.compress(b'{"a": 1}', mtime=0), {}, 400),
         (b"--x\r\n", {"content-type": "multipart/form-data; boundary=x"}, 400),
     ],
 )
