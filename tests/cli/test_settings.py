@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,10 +62,12 @@ def test_keys_that_nobody_declared_are_said_to_be_undeclared_by_every_command(
     kv: Kv, releases: Releases, server: ScriptedEngine, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     argv = (command, "--release", releases.new, "--engine-url", server.url, "--prompts", "prompts.yaml")
-    for settings in ({}, {"production": {"headers": {"X-Team": "a"}}}):
+    undeclared: tuple[dict[str, Any], ...] = ({}, {"production": {"headers": {"X-Team": "a"}}})
+    declared: tuple[dict[str, Any], ...] = ({"production": {"salt": "none"}}, {"namespace": "release"})
+    for settings in undeclared:
         write(**settings)
         assert UNDECLARED in kv(*argv).err
-    for settings in ({"production": {"salt": "none"}}, {"namespace": "release"}):
+    for settings in declared:
         write(**settings)
         assert "nobody declared" not in kv(*argv).err
     write()

@@ -215,7 +215,7 @@ def test_a_server_without_a_namespace_does_not_start(environment: dict[str, str]
 
 
 def test_a_server_that_knows_no_lifespan_refuses_everything_without_a_namespace() -> None:
-    transport = httpx.ASGITransport(app=Bound(Echo(), {}))  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app=Bound(Echo(), {}))
 
     async def ask() -> httpx.Response:
         async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:

@@ -64,10 +64,12 @@ async def completion(request: Without) -> None: ...
 async def either(request: Annotated[WithSalt | Without, "body"]) -> None: ...
 
 
-async def both(request: WithSalt | None) -> WithSalt: ...
+async def both(request: WithSalt | None) -> WithSalt:
+    raise AssertionError(request)
 
 
-async def raw(raw_request: object) -> Without: ...
+async def raw(raw_request: object) -> Without:
+    raise AssertionError(raw_request)
 
 
 def declaring(**endpoints: Any) -> SimpleNamespace:
