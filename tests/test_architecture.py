@@ -320,8 +320,8 @@ def test_the_middleware_needs_nothing_but_the_standard_library() -> None:
         "import sys\n"
         f"sys.path.insert(0, {str(PACKAGE.parent)!r})\n"
         "import kvrelease.binding.middleware\n"
-        "roots = {name.partition('.')[0] for name in sys.modules}\n"
-        "foreign = roots - sys.stdlib_module_names - {'__main__', 'kvrelease'}\n"
+        "ours = {'__main__', 'kvrelease'}\n"
+        "foreign = {name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names - ours\n"
         "sys.exit(', '.join(sorted(foreign)) or 0)\n"
     )
     # -S: without site-packages.
