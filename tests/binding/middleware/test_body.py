@@ -7,12 +7,15 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvrelease.binding.middleware.body import Fields, NotBound, read_fields, with_salt
 
 SALT = "kv1-abc-e0"
+
+# How long drawing takes says how busy the machine is.
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 # Texts that look like what the scan looks for, escapes and halves of surrogate pairs among them.
 TRICKY = st.sampled_from(
@@ -82,6 +85,7 @@ def same(one: object, other: object) -> bool:
     return type(one) is type(other) and one == other
 
 
+@UNTIMED
 @given(bodies(), st.booleans())
 def test_fields_are_those_that_the_engine_parses(body: bytes, with_model: bool) -> None:
     parsed = json.loads(body)
@@ -93,6 +97,7 @@ def test_fields_are_those_that_the_engine_parses(body: bytes, with_model: bool) 
         assert fields.model == (model if isinstance(model, str) else None)
 
 
+@UNTIMED
 @given(bodies())
 def test_a_body_with_another_salt_parses_like_the_original_with_the_salt_set(body: bytes) -> None:
     fields = read_fields(body, with_model=False)
@@ -103,6 +108,7 @@ def test_a_body_with_another_salt_parses_like_the_original_with_the_salt_set(bod
     assert same(json.loads(with_salt(fields.body, SALT)), expected)
 
 
+@UNTIMED
 @given(bodies())
 def test_nothing_of_a_body_is_written_again(body: bytes) -> None:
     fields = read_fields(body, with_model=False)
@@ -115,6 +121,7 @@ def test_nothing_of_a_body_is_written_again(body: bytes) -> None:
         assert fields.body is body
 
 
+@UNTIMED
 @given(st.binary(max_size=60).map(lambda middle: b'{"a": "' + middle + b"}"))
 def test_a_text_that_is_no_json_is_none_with_a_salt(body: bytes) -> None:
     fields = read_fields(body, with_model=True)

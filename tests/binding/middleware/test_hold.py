@@ -196,7 +196,7 @@ def test_a_resume_that_says_too_little_changes_nothing(server: Served, fields: d
 
 @pytest.mark.parametrize("token", [None, "Bearer", "Bearer another token of tests", "Basic x", "Bearer \xff"])
 def test_nobody_controls_without_the_token(server: Served, token: str | None) -> None:
-    headers: dict[bytes, bytes] = {} if token is None else {b"authorization": token.encode("latin-1")}
+    headers = {} if token is None else {b"authorization": token.encode("latin-1")}
     for method, name in (("GET", "state"), ("POST", "hold"), ("POST", "nothing")):
         answer = server.client.request(method, f"/kvrelease/{name}", headers=headers)
         assert answer.status_code == 401
