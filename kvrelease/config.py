@@ -283,14 +283,28 @@ def api_key(variable: str | None) -> str | None:
     if variable is None:
         return None
     hint = "export the key, as in OPENAI_API_KEY=…, and pass --api-key-env OPENAI_API_KEY"
+    return _secret(variable, option="--api-key-env", hint=hint)
+
+
+def control_token(variable: str) -> str:
+    """The control token of the middleware in an environment variable.
+
+    Raises:
+        UsageError: as `api_key`.
+    """
+    hint = "export the engine's KVRELEASE_CONTROL_TOKEN here too, or name the variable that holds it"
+    return _secret(variable, option="--control-token-env", hint=hint)
+
+
+def _secret(variable: str, *, option: str, hint: str) -> str:
     if not _ENVIRONMENT_NAME.match(variable):
         raise UsageError(
-            "--api-key-env takes the name of an environment variable, and was given something else (not shown here)",
+            f"{option} takes the name of an environment variable, and was given something else (not shown here)",
             hint=hint,
         )
     value = os.environ.get(variable, "").strip()
     if not value:
         raise UsageError(
-            "the environment variable that --api-key-env names (not shown here) is not set, or is empty", hint=hint
+            f"the environment variable that {option} names (not shown here) is not set, or is empty", hint=hint
         )
     return value

@@ -28,6 +28,7 @@ from kvrelease.binding.unready import Unready
 from kvrelease.config import CONFIG_NAME, HOW_TO_DECLARE_A_SALT, Config, Production
 from kvrelease.engines.base import EngineClient, EngineIdentity, EngineKind, Request
 from kvrelease.errors import KvreleaseError, PromptTooLong, UsageError
+from kvrelease.ledger.records import NamespaceRecord
 from kvrelease.ledger.store import Ledger
 from kvrelease.release.fingerprint import Fingerprint, require_kv_name
 from kvrelease.workload.grouping import prefix_labels, text_tree
@@ -104,13 +105,7 @@ def deployment_of(
         UsageError: the key space is none.
         InputError: the release has no kv name.
     """
-    runtime = declared_runtime(config.runtime)
-    if runtime.digest is None:
-        warn(UNDECLARED_WARNING)
-    for warning in unknown_field_warnings(runtime.fields, source=CONFIG_NAME):
-        warn(warning)
-    require_kv_name(fingerprint)
-    record, is_new = resolve_namespace(fingerprint.release, runtime=runtime, ledger=ledger, command=command)
+    runtime, record, is_new = declared_namespace(fingerprint, config=config, ledger=ledger, command=command, warn=warn)
     production = config.production
     declared = production.salt if namespace is None else namespace
     if declared is None:
@@ -131,6 +126,31 @@ def deployment_of(
         is_salt_declared=declared is not None,
         weights=fingerprint.digests.weights,
     )
+
+
+def declared_namespace(
+    fingerprint: Fingerprint, *, config: Config, ledger: Ledger, command: str, warn: Callable[[str], None]
+) -> tuple[Runtime, NamespaceRecord, bool]:
+    """A release's namespace under the runtime that `kvrelease.yaml` declares, and whether it was made now.
+
+    Args:
+        fingerprint: of the release.
+        config: declares the runtime.
+        ledger: knows the namespace, or learns it.
+        command: that asks, for the ledger.
+        warn: told what the reader has to know and does not stop the run.
+
+    Raises:
+        InputError: the release has no kv name.
+    """
+    runtime = declared_runtime(config.runtime)
+    if runtime.digest is None:
+        warn(UNDECLARED_WARNING)
+    for warning in unknown_field_warnings(runtime.fields, source=CONFIG_NAME):
+        warn(warning)
+    require_kv_name(fingerprint)
+    record, is_new = resolve_namespace(fingerprint.release, runtime=runtime, ledger=ledger, command=command)
+    return runtime, record, is_new
 
 
 class Replica:

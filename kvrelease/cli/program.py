@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from kvrelease import __version__
-from kvrelease.cli.commands import demo, diff, fingerprint, namespace, prewarm, prompts, record, stores, verify
+from kvrelease.cli.commands import demo, diff, fingerprint, namespace, prewarm, prompts, record, reload, stores, verify
 from kvrelease.cli.console import configure_logging
 from kvrelease.cli.streams import put
 
@@ -44,6 +44,7 @@ application.add_typer(prompts.application)
 application.command()(prewarm.prewarm)
 application.command()(record.record)
 application.command()(verify.verify)
+application.command()(reload.reload)
 application.add_typer(stores.application)
 application.command()(demo.demo)
 

@@ -189,6 +189,14 @@ def fleet_of(access: Access, *, release: str | None, progress: Progress = silent
     return open_fleet(access, release=release, warn=say_warning, progress=progress)
 
 
+def absolute_directory(release: str | None) -> str | None:
+    """The whole path of a release that is a directory here; None for anything else."""
+    from kvrelease.fleet.opening import model_directory  # noqa: PLC0415 - late: httpx
+
+    directory = model_directory(release)
+    return None if directory is None else str(directory.absolute())
+
+
 def read_prompts(prompts: str | None) -> PromptSet:
     """The prompt set that `--prompts` names.
 

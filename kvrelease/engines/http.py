@@ -95,6 +95,7 @@ class Transport:
         self._max_reply_bytes = max_reply_bytes
         self._silent: set[str] = set()
         sent = _checked_headers(headers or {}, api_key=api_key)
+        self._given, self._pin = sent, pin
         self.redactor = Redactor([*sent.values(), *(value.split()[-1] for value in sent.values() if value.split())])
         # Behind a name there are many addresses; each is asked for the name, as users do.
         named = {} if address.host_header is None else {"host": address.host_header}
@@ -109,6 +110,27 @@ class Transport:
     def url(self) -> str:
         """The base URL, as messages show it."""
         return self.address.url
+
+    def beside(self, headers: Mapping[str, str], *, timeout_s: float | None = None) -> Transport:
+        """Exchanges with the same server over the same connections; whoever asks for them closes them.
+
+        Args:
+            headers: sent as well, or in place of those of the same name; never logged.
+            timeout_s: deadline of one call; None for the same.
+
+        Raises:
+            UsageError: a header that HTTP cannot carry.
+        """
+        return Transport(
+            self.address,
+            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+            headers={**self._given, **headers},
+            max_retries=self._max_retries,
+            backoff_s=self._backoff_s,
+            max_reply_bytes=self._max_reply_bytes,
+            connections=self._connections,
+            pin=self._pin,
+        )
 
     async def __aenter__(self) -> Self:
         """Itself."""

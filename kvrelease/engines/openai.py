@@ -66,6 +66,11 @@ class OpenAIRoutes:
         self._model = model
         self._checked: str | None = None
 
+    @property
+    def wanted(self) -> str | None:
+        """The model that was named; None for the only one."""
+        return self._model
+
     async def models(self) -> tuple[ServedModel, ...]:
         """What the server lists, possibly nothing.
 

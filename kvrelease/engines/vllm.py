@@ -11,6 +11,7 @@ from kvrelease.artifacts import JsonObject
 from kvrelease.engines.base import Capabilities, Counters, EngineIdentity, EngineKind, Observation, Request, Route
 from kvrelease.engines.cacheability import why_nothing_is_cached
 from kvrelease.engines.foreign import as_ids, as_object, as_text
+from kvrelease.engines.gate import HOLD_HEADER, Gate
 from kvrelease.engines.http import Transport
 from kvrelease.engines.metrics import Metrics
 from kvrelease.engines.openai import labels_of
@@ -186,6 +187,40 @@ class VllmClient(Server):
         for path in _OTHER_CACHES:  # releases before them have none to reset
             await self._transport.post(path, {}, is_repeatable=False)
         return _flush_success(reply)
+
+    def gate(self, *, token: str) -> Gate:
+        """The gate of the middleware before it, for whoever has the control token; closed by the caller."""
+        return Gate(self._transport.beside({"authorization": f"Bearer {token}"}))
+
+    def holding(self, hold: str) -> VllmClient:
+        """A client whose requests pass the gate under that hold; closed by the caller."""
+        return VllmClient(self._transport.beside({HOLD_HEADER: hold}), model=self._routes.wanted)
+
+    async def reload_weights(self, weights_path: str, *, timeout_s: float) -> None:
+        """Loads other weights of the same architecture in place. The prefix cache stays as it is.
+
+        Args:
+            weights_path: as the engine's machine sees it.
+            timeout_s: deadline of the call.
+
+        Raises:
+            UsageError: it has no such route; nothing was changed.
+            Refused: it answered that it did not; `may_have_run` says whether it had begun.
+            ServiceError: it did not answer properly, and may be loading still.
+
+        Source: vLLM 0.32.0, entrypoints/serve/dev/rpc/api_router.py and v1/worker/gpu_model_runner.py
+        (`reload_weights`).
+        """
+        body: JsonObject = {"method": "reload_weights", "kwargs": {"weights_path": weights_path}}
+        async with self._transport.beside({}, timeout_s=timeout_s) as patient:
+            reply = await patient.post("/collective_rpc", body, is_repeatable=False)
+        if reply.status in (404, 405):
+            raise UsageError(
+                f"{self.url} has no route that loads weights in place",
+                hint="start vLLM with VLLM_SERVER_DEV_MODE=1, or restart it with the new release",
+            )
+        if not reply.is_ok:
+            raise refusal(reply, redactor=self._transport.redactor)
 
     async def _process_page(self, *, only: str = "") -> Metrics:
         # Once told, the start of the process is waited for: without it a slow page would look like another process.

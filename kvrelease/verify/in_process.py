@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from kvrelease.binding.deployment import Replica
-from kvrelease.engines.base import EngineIdentity, Observation
+from kvrelease.engines.base import Observation
 from kvrelease.engines.local import stale_and_clean
 from kvrelease.errors import KvreleaseError, UnsupportedRelease
 from kvrelease.progress import Progress, ProgressEvent
@@ -122,9 +122,9 @@ class InProcess:
             identity_pairs=pairs,
             identity_source=source if pairs else "none",
             identity_failure=self.failure,
-            identity_is_alike=self._twins.golden is not None and _is_alike(self._twins.golden, replica.identity),
+            identity_is_alike=self._twins.golden is not None and self._twins.golden.is_like(replica.identity),
             old_pairs=old,
-            old_is_alike=self._twins.baseline is not None and _is_alike(self._twins.baseline, replica.identity),
+            old_is_alike=self._twins.baseline is not None and self._twins.baseline.is_like(replica.identity),
             weights_differ=self._weights_differ(),
             in_process=self._stale.get(replica.identity.shown, ()),
             old_identity_pairs=like,
@@ -140,11 +140,6 @@ class InProcess:
 
 
 _DIFFER = {Sameness.SAME: False, Sameness.CHANGED: True, Sameness.UNKNOWN: None}
-
-
-def _is_alike(record: Record, identity: EngineIdentity) -> bool:
-    engine = record.engine
-    return engine.version is not None and (engine.kind, engine.version) == (identity.kind, identity.version)
 
 
 def _recorded(record: Record | None, ids: set[str]) -> tuple[ReferencePair, ...]:

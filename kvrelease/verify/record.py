@@ -11,7 +11,7 @@ from kvrelease.artifacts import Artifact, Fault, ReleaseRef, fault_of
 from kvrelease.binding.closing import close_run, until_interrupted
 from kvrelease.binding.deployment import Deployment, Replica, prepare
 from kvrelease.binding.observe import Leg, known_total
-from kvrelease.engines.base import EngineClient, Request
+from kvrelease.engines.base import EngineClient, EngineIdentity, Request
 from kvrelease.errors import KvreleaseError
 from kvrelease.ledger.store import Ledger
 from kvrelease.progress import Progress, ProgressEvent, silent
@@ -77,6 +77,11 @@ class Record(Artifact, frozen=True, kw_only=True, tag="kvrelease/record"):
     weights: str | None = None
     interrupted: bool = False
     faults: tuple[Fault, ...] = ()
+
+    def is_like(self, identity: EngineIdentity) -> bool:
+        """Whether it comes from the same kind and version of engine, so that kernels hardly differ."""
+        engine = self.engine
+        return engine.version is not None and (engine.kind, engine.version) == (identity.kind, identity.version)
 
     @property
     def ended_early(self) -> str | None:

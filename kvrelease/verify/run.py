@@ -103,8 +103,8 @@ async def observe(
             engine cannot do.
     """
     started = time.monotonic()
-    _require_same(twins.golden, option="--golden", deployment=deployment, same_release=True)
-    _require_same(twins.baseline, option="--baseline", deployment=deployment, same_release=False)
+    require_same(twins.golden, option="--golden", deployment=deployment, same_release=True)
+    require_same(twins.baseline, option="--baseline", deployment=deployment, same_release=False)
     memory = _Amnesia(ledger) if limits.expects_cold else ledger
     prepared = await prepare_all(engines, deployment=deployment, memory=memory, max_tokens=MAX_TOKENS)
     replicas, unready = require_one_ready(prepared)
@@ -262,7 +262,18 @@ class _Amnesia:
             self._ledger.add_sent_prefixes(origin, prefixes)
 
 
-def _require_same(record: Record | None, *, option: str, deployment: Deployment, same_release: bool) -> None:
+def require_same(record: Record | None, *, option: str, deployment: Deployment, same_release: bool) -> None:
+    """Checks that a record is of this deployment's prompts, and of its release or of another one.
+
+    Args:
+        record: None where there is none.
+        option: that named it.
+        deployment: that it is held against.
+        same_release: it has to be a clean one of this release; else of another.
+
+    Raises:
+        InputError: it is not.
+    """
     if record is None:
         return
     if record.prompt_set != deployment.prompt_set.digest:

@@ -9,6 +9,8 @@
 - *Closed*: requests are turned away at once. A hold that ran out ends here, because whoever held may have died between
   two steps, and nobody then knows whose weights the engine has.
 
+Who holds may ask the engine itself meanwhile, by the hold's name: new weights are asked before anybody meets them.
+
 Another namespace is taken only while nothing is in flight: a request of the old one would write the new weights' KV
 under the old name. A hold has a name, and only who knows it may resume or close: a driver that was given up cannot undo
 what the next one does.
@@ -89,6 +91,19 @@ class Gate:
         """Its response is over."""
         self.in_flight -= 1
 
+    def is_holder(self, hold: str) -> bool:
+        """Whether a text is the name of the hold that nobody has ended yet."""
+        return self.state is not State.OPEN and secrets.compare_digest(hold.encode(), self._hold.encode())
+
+    @contextmanager
+    def holders_flight(self) -> Iterator[Namespaces]:
+        """One request of whoever holds: in flight like any other, so that no other namespace is taken meanwhile."""
+        self.in_flight += 1
+        try:
+            yield self.namespaces
+        finally:
+            self.in_flight -= 1
+
     def hold(self) -> str:
         """Lets nothing pass any more; the hold's name.
 
@@ -128,7 +143,7 @@ class Gate:
     def _check(self, hold: str) -> None:
         if self.state is State.OPEN:
             raise NotNow("nobody holds: the gate is open")
-        if not secrets.compare_digest(hold.encode(), self._hold.encode()):
+        if not self.is_holder(hold):
             raise NotNow("another hold came after this one")
 
     def _become(self, state: State, reason: str) -> None:
