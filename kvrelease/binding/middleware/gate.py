@@ -23,6 +23,8 @@ import dataclasses
 import enum
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from kvrelease.binding.middleware.namespaces import Namespaces
 

@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from kvrelease.binding.middleware.bound import HOLD_HEADER
+from kvrelease.engines import gate
 from tests.binding.middleware.serving import ADAPTER, NAMESPACE, NEXT, Echo, Served, served
 
 BODY = {"model": "m", "prompt": "p"}
@@ -218,3 +220,31 @@ def test_one_of_several_api_servers_does_not_hold() -> None:
         assert refused.status_code == 409
         assert "--api-server-count 1" in refused.json()["error"]["message"]
         assert server.state()["state"] == "open"
+
+
+def test_whoever_holds_may_ask_the_engine_in_a_key_space_of_its_own(server: Served, pool: ThreadPoolExecutor) -> None:
+    hold = server.control("hold").json()["hold"]
+    waiting = pool.submit(server.send, BODY)
+    server.until(waiting=1)
+    mine = server.send({**BODY, "cache_salt": "probe"}, headers={gate.HOLD_HEADER: hold})
+    assert str(salt(mine)).startswith(f"{NAMESPACE}.")
+    # What nobody knows to be the namespace's weights must not write where its users look.
+    assert server.send(BODY, headers={gate.HOLD_HEADER: hold}).status_code == 400
+    assert server.state()["waiting"] == 1
+    server.control("resume", hold=hold, namespace=NEXT)
+    assert salt(waiting.result()) == NEXT
+
+
+def test_the_name_of_another_hold_opens_nothing(server: Served, pool: ThreadPoolExecutor) -> None:
+    hold = server.control("hold").json()["hold"]
+    waiting = pool.submit(
+        server.send, {**BODY, "cache_salt": "probe"}, headers={gate.HOLD_HEADER: "0123456789abcdef"}
+    )
+    server.until(waiting=1)
+    assert server.app.seen == []
+    server.control("resume", hold=hold, namespace=NAMESPACE)
+    assert waiting.result().status_code == 200
+
+
+def test_both_sides_call_the_holders_header_alike() -> None:
+    assert HOLD_HEADER.decode() == gate.HOLD_HEADER

@@ -27,13 +27,14 @@ class Forwarding:
     """An application that hands every request to an engine over HTTP: the middleware's place is inside its process."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self._client = httpx.AsyncClient(base_url=url, trust_env=False, verify=False, timeout=30)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
             await receive()
             await send({"type": "lifespan.startup.complete"})
             await receive()
+            await self._client.aclose()
             await send({"type": "lifespan.shutdown.complete"})
             return
         body = b""
@@ -43,8 +44,7 @@ class Forwarding:
             if not message.get("more_body"):
                 break
         path = scope["path"] + ("?" + scope["query_string"].decode() if scope["query_string"] else "")
-        async with httpx.AsyncClient(base_url=self._url, trust_env=False, timeout=30) as client:
-            answer = await client.request(scope["method"], path, content=body, headers=_JSON)
+        answer = await self._client.request(scope["method"], path, content=body, headers=_JSON)
         headers = [(b"content-type", answer.headers.get("content-type", "").encode())]
         await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
         await send({"type": "http.response.body", "body": answer.content})

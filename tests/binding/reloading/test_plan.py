@@ -64,7 +64,11 @@ def test_the_old_namespace_opens_again_only_where_the_old_weights_are_known_to_b
     for found in runs:
         swapped = found.get(Step.SWAP)
         again = found.get(Step.ASK_AGAIN)
-        assert swapped is None or again is Outcome.DONE or (swapped is Outcome.REFUSED and again in (None, Outcome.UNPROVEN))
+        assert (
+            swapped is None
+            or again is Outcome.DONE
+            or (swapped is Outcome.REFUSED and again in (None, Outcome.UNPROVEN))
+        )
 
 
 @pytest.mark.parametrize("start", STARTS, ids=str)
