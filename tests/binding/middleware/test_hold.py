@@ -237,9 +237,7 @@ def test_whoever_holds_may_ask_the_engine_in_a_key_space_of_its_own(server: Serv
 
 def test_the_name_of_another_hold_opens_nothing(server: Served, pool: ThreadPoolExecutor) -> None:
     hold = server.control("hold").json()["hold"]
-    waiting = pool.submit(
-        server.send, {**BODY, "cache_salt": "probe"}, headers={gate.HOLD_HEADER: "0123456789abcdef"}
-    )
+    waiting = pool.submit(server.send, {**BODY, "cache_salt": "probe"}, headers={gate.HOLD_HEADER: "0123456789abcdef"})
     server.until(waiting=1)
     assert server.app.seen == []
     server.control("resume", hold=hold, namespace=NAMESPACE)
