@@ -13,6 +13,8 @@ import msgspec
 from kvrelease.artifacts import Artifact, Fault, ReleaseRef, Verdict
 from kvrelease.binding.namespace import NamespaceReport, RuntimeReport
 from kvrelease.binding.observe import Leg, Witness
+from kvrelease.binding.reloading.plan import Ending, Outcome, Step, Taken
+from kvrelease.binding.reloading.result import ReloadReport, ReplicaReload
 from kvrelease.binding.runtime import declared_runtime
 from kvrelease.binding.settings import binding_settings
 from kvrelease.binding.settings.binding import Wanted
@@ -827,6 +829,49 @@ def demo(**changes: object) -> DemoReport:
     )
 
 
+def reload(**changes: object) -> ReloadReport:
+    """A replica that serves the new release, one that stayed closed, and one that was left alone for that."""
+
+    def steps(*outcomes: tuple[Step, Outcome, str]) -> tuple[Taken, ...]:
+        return tuple(Taken(step=step, outcome=how, seconds=0.5, detail=found) for step, how, found in outcomes)
+
+    began = ((Step.HOLD, Outcome.DONE, "3 requests in flight"), (Step.DRAIN, Outcome.DONE, ""))
+    swapped = ((Step.SWAP, Outcome.DONE, "the engine says that it loaded /models/v1.3"),)
+    good = ReplicaReload(
+        url=REPLICA,
+        old_namespace=f"{OLD_KV}-undeclared-e0",
+        new_namespace=NAMESPACE,
+        gate="open",
+        ending=Ending.NEW,
+        steps=steps(*began, *swapped, (Step.RESUME_NEW, Outcome.DONE, "8 requests waited, and go on")),
+        hold_s=2.0,
+        held=8,
+        verdict=Verdict.INCONCLUSIVE,
+        reason="the new release is served; its weights are unproven, as there was nothing to ask them",
+        next_step="kvrelease verify",
+    )
+    closed = msgspec.structs.replace(
+        good,
+        url="http://10.0.12.35:8000",
+        ending=Ending.CLOSED,
+        steps=steps(*began, (Step.SWAP, Outcome.LOST, "no answer within 600 s"), (Step.CLOSE, Outcome.DONE, "")),
+        verdict=Verdict.FAIL,
+        reason="the gate is closed, and everybody is turned away; load the new weights: no answer",
+        next_step="restart the engine",
+    )
+    report = ReloadReport(
+        tool=TOOL,
+        created=CREATED,
+        release=release(),
+        namespace=NAMESPACE,
+        replicas=(good, closed),
+        not_reached=("http://10.0.12.36:8000",),
+        verdict=Verdict.FAIL,
+        reason=f"{closed.url}: {closed.reason}; left alone: http://10.0.12.36:8000",
+    )
+    return _changed(report, changes)
+
+
 def every_kind() -> dict[str, Artifact]:
     """One artifact of each kind, by the name of its command."""
     return {
@@ -839,6 +884,7 @@ def every_kind() -> dict[str, Artifact]:
         "log": log(),
         "prewarm": prewarm(),
         "record": record(),
+        "reload": reload(),
         "verify": verify(),
         "demo": demo(),
     }

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from kvrelease.binding.reloading.drive import Told
 from kvrelease.binding.reloading.plan import Outcome
 from kvrelease.engines.base import Observation
-from kvrelease.verify.calibration import FOREIGN_BOUND_NATS, KERNEL_BOUND_NATS
+from kvrelease.verify.calibration import ALIKE_BOUND_NATS, FOREIGN_BOUND_NATS, KERNEL_BOUND_NATS
 from kvrelease.verify.distance import candidates_told, distance, share_of_few
-from kvrelease.verify.identity import ALIKE_BOUND_NATS, MUCH_CLOSER
+from kvrelease.verify.identity import MUCH_CLOSER
 
 Answers = Mapping[str, Observation]
 

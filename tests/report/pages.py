@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvrelease.artifacts import Artifact
 from kvrelease.binding.namespace import NamespaceReport
+from kvrelease.binding.reloading.result import ReloadReport
 from kvrelease.demo.figures import DemoReport
 from kvrelease.prewarm.result import PrewarmReport
 from kvrelease.release.check import ReleaseCheck
@@ -19,6 +20,7 @@ from kvrelease.report.namespace import namespace_document
 from kvrelease.report.prewarm import prewarm_document
 from kvrelease.report.prompts import prompts_document
 from kvrelease.report.record import record_document
+from kvrelease.report.reload import reload_document
 from kvrelease.report.selection import selection_document
 from kvrelease.report.verify import verify_document
 from kvrelease.selection.result import Selection
@@ -28,7 +30,7 @@ from kvrelease.workload.check import PromptsReport
 from kvrelease.workload.log_report import LogReport
 
 
-def page_of(artifact: Artifact) -> Document:  # noqa: PLR0911 - one per kind
+def page_of(artifact: Artifact) -> Document:  # noqa: PLR0911, PLR0912 - one per kind
     match artifact:
         case Fingerprint():
             return fingerprint_document(artifact)
@@ -48,6 +50,8 @@ def page_of(artifact: Artifact) -> Document:  # noqa: PLR0911 - one per kind
             return prewarm_document(artifact)
         case Record():
             return record_document(artifact)
+        case ReloadReport():
+            return reload_document(artifact)
         case VerifyReport():
             return verify_document(artifact)
         case DemoReport():

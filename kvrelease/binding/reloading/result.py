@@ -158,12 +158,12 @@ def whole_verdict(replicas: Sequence[ReplicaReload], *, left: Sequence[str]) -> 
 def whole_reason(replicas: Sequence[ReplicaReload], *, left: Sequence[str], is_dry: bool) -> str:
     """One sentence about all of them."""
     if is_dry:
-        return f"dry run: {len(replicas)} replicas could be reloaded, and nothing was changed"
+        return f"dry run: nothing was changed, and nothing speaks against {', '.join(one.url for one in replicas)}"
     last = replicas[-1]
     if left or last.ending is not Ending.NEW:
-        untouched = f"; {len(left)} replicas were left alone" if left else ""
+        untouched = f"; left alone: {', '.join(left)}" if left else ""
         return f"{last.url}: {last.reason}{untouched}"
     unproven = [one for one in replicas if one.verdict is Verdict.INCONCLUSIVE]
     if unproven:
         return f"{unproven[0].url}: {unproven[0].reason}"
-    return f"{len(replicas)} replicas serve the new release, by their own answers"
+    return "every replica serves the new release, by its own answers"
