@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.remembering import forget_distances, remember_distances
 from kvrelease.artifacts import Verdict
 from tests.verify.simulation import Noise, batches, bursty, gaussian, quiet, rates, rounded
 
@@ -33,20 +32,16 @@ MODELS: tuple[tuple[str, Noise, Noise], ...] = (
 def main(arguments: list[str]) -> None:
     """Prints one row per noise model."""
     runs = int(arguments[0]) if arguments else RUNS
-    remember_distances()
     print(f"{runs} runs of {PROBES} probes each, power unknown\n")
     heads = ("noise", "clean: fail", "clean: inconclusive", *(f"stale {nats}: pass" for nats in STALE_NATS))
     print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
     for name, noise, written in MODELS:
-        clean, *stale = [_rates(runs, noise=noise, written=written, stale_nats=nats) for nats in (0.0, *STALE_NATS)]
+        clean, *stale = [
+            rates(runs, noise=noise, written=written, stale_nats=nats, probes=PROBES) for nats in (0.0, *STALE_NATS)
+        ]
         missed = [one[Verdict.PASS] for one in stale]
         row = (name, *(f"{share:.1%}" for share in (clean[Verdict.FAIL], clean[Verdict.INCONCLUSIVE], *missed)))
         print(f"| {' | '.join(row)} |", flush=True)
-
-
-def _rates(runs: int, *, noise: Noise, written: Noise, stale_nats: float) -> dict[Verdict, float]:
-    forget_distances()
-    return rates(runs, noise=noise, written=written, stale_nats=stale_nats, probes=PROBES)
 
 
 if __name__ == "__main__":

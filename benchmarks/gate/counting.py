@@ -17,7 +17,6 @@ import msgspec
 
 from benchmarks.gate.drawing import PROBES, Drawing, Outcome
 from benchmarks.gate.pool import load
-from benchmarks.remembering import forget_distances, remember_distances
 from kvrelease import verify
 from kvrelease.artifacts import Verdict
 
@@ -228,6 +227,4 @@ def chunk_of(job: Job, outcomes: Sequence[Outcome]) -> Chunk:
 
 @functools.lru_cache(maxsize=1)
 def _drawing(path: str, _digest: str) -> Drawing:
-    remember_distances()
-    forget_distances()
     return Drawing(load(Path(path)), probes=PROBES)

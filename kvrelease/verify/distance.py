@@ -1,11 +1,13 @@
 """How far apart two observations of the same prompt are.
 
 The first generated token's top-k log-probabilities are the sharp instrument; decoded tokens come second, text last.
-Definitions and measured sizes: docs/statistics.md.
+Definitions and measured sizes: docs/statistics.md. A run weighs the same answers again and again as others come in:
+what was computed of them is kept, and held by the observations themselves, not by what they say.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import statistics
@@ -31,6 +33,9 @@ _SHARE_OF_FEW: Mapping[int, float] = {1: 0.49, 2: 0.66, 3: 0.69, 4: 0.77, 5: 0.8
 
 # So many candidates tell nearly what twenty do.
 ENOUGH_CANDIDATES = 8
+
+# Pairs of observations whose distance is kept. Of 299 probes with six legs each a run compares some ten thousand.
+PAIRS_HELD = 1 << 15
 
 # Nats by spelling, and by rank among candidates of one spelling; most probable first.
 _Figures = dict[tuple[str, int], float]
@@ -73,6 +78,31 @@ def distance(left: Observation, right: Observation) -> Distance:
     the other list's end, and within what that leaves over: it counts with the least by which the two can differ, which
     is zero where it would not have made the other list either.
     """
+    return _distance(_Itself(left), _Itself(right))
+
+
+class _Itself:
+    """An observation as a key: equal to itself alone, because to compare what two say takes as long as their distance.
+
+    Args:
+        observation: held as long as anything is kept of it, so that no other takes its place in memory.
+    """
+
+    __slots__ = ("observation",)
+
+    def __init__(self, observation: Observation) -> None:
+        self.observation = observation
+
+    def __hash__(self) -> int:
+        return id(self.observation)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other.observation is self.observation
+
+
+@functools.lru_cache(maxsize=PAIRS_HELD)
+def _distance(one: _Itself, other: _Itself) -> Distance:
+    left, right = one.observation, other.observation
     first = _first_unforced(left.tokens, right.tokens)
     ours, theirs = ({}, {}) if first is None else _as_many_of_each(left.tokens[first], right.tokens[first])
     deltas = _deltas(ours, theirs) if ours and theirs else ()
@@ -207,15 +237,16 @@ def logit_quantum(observations: tuple[Observation, ...]) -> float | None:
     Differences of log-probabilities of one position are differences of logits, so in bf16 they are multiples of the
     logits' spacing (0.125 for logits from 16 to 32); in float32 the smallest gap is near zero, as it should be.
     """
-    gaps = [gap for observation in observations if (gap := _finest_gap(observation)) is not None]
+    gaps = [gap for observation in observations if (gap := _finest_gap(_Itself(observation))) is not None]
     return min(gaps, default=None)
 
 
-def _finest_gap(observation: Observation) -> float | None:
+@functools.lru_cache(maxsize=PAIRS_HELD)
+def _finest_gap(told: _Itself) -> float | None:
     """The smallest gap inside the first token's top-k list that is not rounding."""
     gaps = [
         first - second
-        for token in observation.tokens[:1]
+        for token in told.observation.tokens[:1]
         for first, second in itertools.pairwise(_figures(token).values())
         if first - second > ROUNDING_NATS
     ]

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 # Two sums of the same distances in another order differ by rounding; they are equal all the same.
 _ROUNDING = 1e-9
 
+# Tests that are kept: a suspect is weighed several times, and at most six are asked again on a replica.
+_TESTS_HELD = 32
+
 # Ten legs against ten: what takes a second, and says more than any run asks for.
 MAX_LABELLINGS = 184_756
 
@@ -40,6 +43,11 @@ def exchange_p(distances: Sequence[Sequence[float]], *, production: int) -> floa
     Returns:
         the p-value, exact; at least one divided by the number of labellings, twice that for groups of one size.
     """
+    return _exchange_p(tuple(map(tuple, distances)), production)
+
+
+@functools.lru_cache(maxsize=_TESTS_HELD)
+def _exchange_p(distances: tuple[tuple[float, ...], ...], production: int) -> float:
     import numpy as np
 
     legs = len(distances)

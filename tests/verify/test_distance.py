@@ -174,3 +174,11 @@ def test_the_quantum_is_the_smallest_step_between_candidates() -> None:
     assert logit_quantum((observation(logprobs=False),)) is None
     equal = answer(listed(a=-1.0, b=-1.0 - 5e-6, c=-1.5))
     assert logit_quantum((equal,)) == pytest.approx(0.5, abs=1e-4)
+
+
+def test_what_is_kept_of_a_pair_is_never_taken_for_that_of_others_that_come_after_it() -> None:
+    clean = observation()
+    # Each is gone before the next is made, and may lie where it lay.
+    for place in range(200):
+        shift = place / 100
+        assert distance(observation(shift), clean).largest_nats == pytest.approx(shift)
