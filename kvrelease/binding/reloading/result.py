@@ -129,8 +129,8 @@ def advice_of(
         hold_s: how long a hold lasts at most.
     """
     restart = (
-        f"restart the engine with the release that it is to serve (kvrelease exec --release {reloading.release.source} "
-        "-- COMMAND), or reload it again once it is known to be done loading"
+        "restart the engine with the release that it is to serve and KVRELEASE_NAMESPACE of that (kvrelease namespace "
+        f"{reloading.release.source} --engine vllm), or reload it again once it is known to be done loading"
     )
     match ending:
         case Ending.NEW:
